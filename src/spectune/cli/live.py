@@ -1,0 +1,158 @@
+"""Progress of a study: a live view in a terminal, plain lines elsewhere. All of it goes to standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import IO
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from spectune.domain.study import Study
+from spectune.domain.trial import Trial
+from spectune.report.records import StudySummary
+from spectune.report.summary import summarize
+from spectune.report.terminal import trial_block
+from spectune.runner.events import TrialStart
+
+_LINE_EVERY_S = 10.0
+
+
+def duration(seconds: float) -> str:
+    """``75`` -> ``1:15``."""
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class ProgressView:
+    """A ``Watcher`` for people. ``with`` starts and ends the live part."""
+
+    def __init__(self, *, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
+        self._live: Live | None = None
+        self._began = clock()
+        self._phase_since = clock()
+        self._last_line = 0.0
+        self._study: Study | None = None
+        self._start: TrialStart | None = None
+        self._phase = ""
+        self._requests = (0, 0)
+        self._fetch: tuple[str, int, int | None] | None = None
+        self._best = "none yet"
+
+    def __enter__(self) -> ProgressView:
+        if self._console.is_terminal:
+            self._live = Live(
+                self, console=self._console, refresh_per_second=4, transient=True, redirect_stdout=False
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def __rich__(self) -> Table | Text:
+        if self._start is None:
+            if self._fetch is None:
+                return Text("preparing ...")
+            return Text(_fetch_text(*self._fetch))
+        start, now = self._start, self._clock()
+        table = Table.grid(padding=(0, 1))
+        table.add_column(style="bold")
+        table.add_column(overflow="fold")
+        table.add_row("trial", Text(f"{start.position}/{start.total}  {start.arm.name}"))
+        done, total = self._requests
+        counted = f"  {done}/{total} requests" if self._phase == "measure" and total else ""
+        table.add_row(
+            "phase", Text(f"{self._phase or 'preparing'} {duration(now - self._phase_since)}{counted}")
+        )
+        left = "" if start.eta_s is None else f", about {duration(start.eta_s)} left when it began"
+        table.add_row("elapsed", Text(f"{duration(now - self._began)}{left}"))
+        table.add_row("best", Text(self._best))
+        return table
+
+    def _line(self, text: str) -> None:
+        self._console.print(escape(text))
+        self._last_line = self._clock()
+
+    def on_message(self, text: str) -> None:
+        self._line(text)
+
+    def on_fetch(self, what: str, done_bytes: int, total_bytes: int | None) -> None:
+        self._fetch = (what, done_bytes, total_bytes)
+        finished = total_bytes is not None and done_bytes >= total_bytes
+        if self._live is None and (finished or self._clock() - self._last_line > 2.0):
+            self._line(_fetch_text(what, done_bytes, total_bytes))
+
+    def on_study(self, study: Study, *, done: int, total: int) -> None:
+        self._study = study
+        self._began = self._clock()
+        self._line(f"study {study.name}: {study.question}")
+        others = f", {done} of them done before" if done else ""
+        self._line(f"{len(study.arms)} arms, {total} launches{others}; {len(study.workload.prompts)} prompts")
+        if study.skipped_arms:
+            self._line(f"skipped (other engines only): {', '.join(study.skipped_arms)}")
+
+    def on_trial_start(self, start: TrialStart) -> None:
+        self._start, self._requests, self._phase = start, (0, 0), ""
+        self._phase_since = self._clock()
+        eta = "" if start.eta_s is None else f", about {duration(start.eta_s)} to go"
+        self._line(f"[{start.position}/{start.total}] {start.arm.name}, launch {start.repetition + 1}{eta}")
+        if self._live is None:
+            self._line(f"    hypothesis: {hypothesis_text(start)}")
+
+    def on_phase(self, phase: str) -> None:
+        self._phase, self._phase_since = phase, self._clock()
+        if self._live is None and self._start is not None:
+            self._line(f"    {phase}")
+
+    def on_request(self, done: int, total: int) -> None:
+        self._requests = (done, total)
+        if self._live is None and done < total and self._clock() - self._last_line > _LINE_EVERY_S:
+            self._line(f"    measure: {done}/{total} requests")
+
+    def on_trial_end(self, trial: Trial, trials: list[Trial]) -> None:
+        assert self._study is not None
+        summary = summarize(self._study, trials)
+        self._console.print(trial_block(summary, trial.trial_id))
+        self._best = _best_words(summary)
+        self._last_line = self._clock()
+
+
+def _best_words(summary: StudySummary) -> str:
+    best = next((arm for arm in summary.arms if arm.arm_id == summary.best_arm_id), None)
+    if best is None or best.is_baseline or best.first is None or best.first.speedup is None:
+        return "no arm is faster than the baseline so far"
+    return f"{best.name} {best.first.speedup.value:.2f}x"
+
+
+def hypothesis_text(start: TrialStart) -> str:
+    """The hypothesis in one line."""
+    h = start.hypothesis
+    if h.expectation == "reference":
+        return f"none, {h.why}"
+    if h.predicted_tok_per_s is not None:
+        p = h.predicted_tok_per_s
+        expected = f"{p.value:.1f} tok/s" + (
+            "" if p.low is None or p.high is None else f" [{p.low:.1f}, {p.high:.1f}]"
+        )
+    else:
+        expected = h.expectation
+    against = (
+        f" than {h.compared_with_name}" if h.compared_with_name and h.predicted_tok_per_s is None else ""
+    )
+    return f"{expected}{against}; {h.why}"
+
+
+def _fetch_text(what: str, done: int, total: int | None) -> str:
+    size = f"{done / 1e6:.0f} MB" if total is None else f"{done / 1e6:.0f} of {total / 1e6:.0f} MB"
+    return f"fetching {what}: {size}"

@@ -1,0 +1,176 @@
+"""The command line: arguments, and errors turned into exit codes. Commands are imported when they run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from spectune import __version__
+from spectune.errors import SpectuneError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="spectune",
+        description="Find the fastest speculative decoding configuration of a real server, and say why.",
+        epilog="Exit codes: 0 done; 1 done, and the answer is bad; 2 bad input; 3 the environment failed; "
+        "130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=f"spectune {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_demo(commands)
+    _add_run(commands)
+    _add_report(commands)
+    _add_bench(commands)
+    _add_servers(commands)
+    return parser
+
+
+def _json_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    demo = commands.add_parser("demo", help="the main job on the embedded engine and model")
+    demo.add_argument("--dir", default="studies/demo", help="study directory (default: %(default)s)")
+    demo.add_argument("--dry-run", action="store_true", help="print the commands and the estimated time")
+    _json_flag(demo)
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser("run", help="run or resume a study")
+    run.add_argument(
+        "study", metavar="STUDY", help="study file (YAML), or the directory of a study to resume"
+    )
+    run.add_argument("--dir", help="study directory (default: studies/NAME)")
+    run.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a key of the study file, e.g. --set engine=vllm --set workload.max_tokens=64",
+    )
+    run.add_argument(
+        "--dry-run", action="store_true", help="print every command and the estimated time; start nothing"
+    )
+    run.add_argument("--retry-failed", action="store_true", help="measure failed arms again")
+    _json_flag(run)
+
+
+def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    report = commands.add_parser("report", help="write report.md, report.html and report.json of a study")
+    report.add_argument("study_dir", metavar="STUDY_DIR")
+    report.add_argument("--out", help="folder for the files (default: the study directory)")
+    _json_flag(report)
+
+
+def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    bench = commands.add_parser("bench", help="measure a server that is already running")
+    bench.add_argument("url", metavar="URL", help="base URL, e.g. http://127.0.0.1:8000")
+    bench.add_argument("--engine", default="auto", help="llamacpp, vllm, sglang, openai, or auto (default)")
+    bench.add_argument("--model", help="served model name (default: the first one listed)")
+    bench.add_argument("--api", choices=("chat", "completions"), default="chat")
+    bench.add_argument("--prompts", action="append", help="prompt set or file; repeatable (default: builtin)")
+    bench.add_argument("--num-prompts", type=_positive, help="use only the first so many")
+    bench.add_argument(
+        "--num-requests", type=_positive, help="requests per load point (default: each prompt once)"
+    )
+    bench.add_argument("--turns", choices=("first", "all"), default="first")
+    bench.add_argument("--max-tokens", type=_positive, default=128)
+    bench.add_argument("--temperature", type=float, default=0.0)
+    bench.add_argument("--seed", type=int, default=0)
+    bench.add_argument("--ignore-eos", action="store_true")
+    bench.add_argument("--extra-body", help="JSON object merged into every request body")
+    bench.add_argument(
+        "--concurrency", default=None, help="closed loop; one or more, e.g. 1,4,16 (default: 1)"
+    )
+    bench.add_argument("--request-rate", default=None, help="open loop, requests per second; one or more")
+    bench.add_argument("--warmup-requests", "--num-warmups", type=int, default=None)
+    bench.add_argument("--request-timeout", type=float, default=600.0, metavar="SECONDS")
+    bench.add_argument(
+        "--flush-cache", action="store_true", help="empty the server's prefix cache before measuring"
+    )
+    bench.add_argument(
+        "--api-key-env",
+        default="OPENAI_API_KEY",
+        metavar="NAME",
+        help="environment variable that holds the API key (default: %(default)s); the key is never logged",
+    )
+    bench.add_argument("--save-result", metavar="FILE", help="write JSON with vllm bench's field names")
+    _json_flag(bench)
+
+
+def _add_servers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    up = commands.add_parser("up", help="start the server of one arm and leave it running")
+    up.add_argument("study", metavar="STUDY", help="study file")
+    up.add_argument("--arm", default="baseline", help="name or id of the arm (default: %(default)s)")
+    up.add_argument("--port", type=_positive, help="default: a free one")
+    up.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    up.add_argument("--no-wait", action="store_true", help="return at once; see `spectune wait`")
+    _json_flag(up)
+    wait = commands.add_parser("wait", help="wait until a server started with `up` generates")
+    wait.add_argument("server", metavar="ID")
+    wait.add_argument("--timeout", type=float, default=None, metavar="SECONDS", help="default: the engine's")
+    _json_flag(wait)
+    ps = commands.add_parser("ps", help="servers started with `up`")
+    _json_flag(ps)
+    down = commands.add_parser("down", help="stop servers started with `up`, and prove it")
+    down.add_argument("servers", metavar="ID", nargs="*")
+    down.add_argument("--all", action="store_true", help="every server that `ps` lists")
+    _json_flag(down)
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 2
+    try:
+        return _dispatch(args)
+    except SpectuneError as error:
+        print(f"spectune: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _dispatch(args: argparse.Namespace) -> int:
+    if args.command == "demo":
+        from spectune.cli.run import demo_command
+
+        return demo_command(args)
+    if args.command == "run":
+        from spectune.cli.run import run_command
+
+        return run_command(args)
+    if args.command == "report":
+        from spectune.cli.report import report_command
+
+        return report_command(args)
+    if args.command == "bench":
+        from spectune.cli.bench import bench_command
+
+        return bench_command(args)
+    from spectune.cli import servers
+
+    commands = {"up": servers.up, "wait": servers.wait, "ps": servers.ps, "down": servers.down}
+    return commands[args.command](args)

@@ -1,0 +1,119 @@
+"""What was observed: one record per request, and what follows from a set of them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.record import Record
+from spectune.domain.workload import LoadPoint
+
+
+class RequestRecord(Record):
+    """One request as the client saw it. Times are seconds on the client's monotonic clock.
+
+    Token counts come from the server's ``usage`` alone. A chunk is one
+    streamed event with text; under speculation it can carry several tokens.
+    """
+
+    prompt_id: str
+    turn: int = 0
+    category: str | None = None
+    start_s: float
+    """Since the start of the load point."""
+    ttft_s: float | None = None
+    """From sending to the first chunk with text."""
+    latency_s: float | None = None
+    """From sending to the last byte that mattered (the last chunk with text)."""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    """Prompt tokens served from a prefix cache, where the engine says so."""
+    chunk_gaps_s: tuple[float, ...] = ()
+    """Between consecutive chunks (the classical inter-token latency counts these)."""
+    text: str = ""
+    token_ids: tuple[int, ...] | None = None
+    """The output text's token ids as the server's own tokenizer gives them."""
+    finish_reason: str | None = None
+    error: str | None = None
+    acceptance: AcceptanceCounts | None = None
+    """This request's own counts, where the engine gives them or the load allows it."""
+    server_timings: dict[str, Any] | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+    @property
+    def e2e_tok_per_s(self) -> float | None:
+        """n / whole request: the figure quoted as "937 tokens in 12.4 s = 75.6 tok/s"."""
+        if not self.ok or not self.output_tokens or not self.latency_s:
+            return None
+        return self.output_tokens / self.latency_s
+
+    @property
+    def decode_tok_per_s(self) -> float | None:
+        """(n - 1) / (last chunk - first chunk); unknown when everything came in one chunk."""
+        if not self.ok or self.ttft_s is None or self.latency_s is None or not self.output_tokens:
+            return None
+        span = self.latency_s - self.ttft_s
+        if self.output_tokens < 2 or span <= 0:
+            return None
+        return (self.output_tokens - 1) / span
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds per output token after the first: meaningful however many tokens a chunk carries."""
+        rate = self.decode_tok_per_s
+        return 1 / rate if rate else None
+
+
+class ServerCounters(Record):
+    """An engine's process-wide counters at one instant; a field it does not publish is ``None``."""
+
+    generation_tokens: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    requests_running: int | None = None
+    requests_waiting: int | None = None
+    acceptance: AcceptanceCounts | None = None
+    """``None`` when the engine publishes no speculation counters at all."""
+
+
+AcceptanceSource = Literal["per-request", "counters"]
+
+
+class LoadResult(Record):
+    """All requests of one load point, with the server's counters around them."""
+
+    load: LoadPoint
+    requests: tuple[RequestRecord, ...]
+    duration_s: float
+    """First request sent to last request ended."""
+    acceptance: AcceptanceCounts | None = None
+    """Pooled over our own requests."""
+    acceptance_source: AcceptanceSource | None = None
+    counters_before: ServerCounters | None = None
+    counters_after: ServerCounters | None = None
+    foreign_tokens: int | None = None
+    """Tokens the server generated that were not ours; ``None`` if it cannot be told."""
+    client_cpu_s: float | None = None
+    max_loop_lag_s: float | None = None
+    """The longest the client's event loop was late: large values mean the client was the limit."""
+    peak_in_flight: int | None = None
+
+    @property
+    def completed(self) -> tuple[RequestRecord, ...]:
+        return tuple(r for r in self.requests if r.ok)
+
+    @property
+    def failed(self) -> tuple[RequestRecord, ...]:
+        return tuple(r for r in self.requests if not r.ok)
+
+    @property
+    def output_tok_per_s(self) -> float | None:
+        """All output tokens of the load point / its duration."""
+        tokens = [r.output_tokens for r in self.completed]
+        if not tokens or any(t is None for t in tokens) or self.duration_s <= 0:
+            return None
+        return sum(t for t in tokens if t is not None) / self.duration_s

@@ -1,0 +1,79 @@
+"""A study as it is stored: everything resolved, nothing left to defaults."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from spectune.domain.arm import Arm, FlagValue
+from spectune.domain.machine import Machine
+from spectune.domain.record import Record
+from spectune.domain.trial import SCHEMA_VERSION
+from spectune.domain.workload import Workload
+
+
+class PlannedTrial(Record):
+    """One launch to make: the n-th repetition of an arm."""
+
+    arm_id: str
+    repetition: int
+
+
+class Budget(Record):
+    """Limits of a study; reaching one ends it cleanly, to be resumed with a larger one."""
+
+    max_trials: int | None = Field(default=None, ge=1)
+    max_minutes: float | None = Field(default=None, gt=0)
+
+
+class ArmExpectation(Record):
+    """What the user wrote they expect of an arm."""
+
+    expect: Literal["faster", "slower", "same"] | None = None
+    why: str | None = None
+
+
+class EngineSettings(Record):
+    """How the engine is started, as the study file says."""
+
+    name: str
+    python: str | None = None
+    executable: str | None = None
+    command: tuple[str, ...] = ()
+    flags: dict[str, FlagValue] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+    ready_timeout_s: float | None = Field(default=None, gt=0)
+
+
+class Study(Record):
+    """All that is needed to run or resume; ``arms[0]`` is the baseline."""
+
+    schema_version: int = SCHEMA_VERSION
+    name: str
+    question: str
+    created_at: str
+    spectune_version: str
+    machine: Machine
+    engine: EngineSettings
+    arms: tuple[Arm, ...]
+    expectations: dict[str, ArmExpectation] = Field(default_factory=dict)
+    """By arm id."""
+    skipped_arms: tuple[str, ...] = ()
+    """Arms of the file that are for other engines only."""
+    plan: tuple[PlannedTrial, ...]
+    workload: Workload
+    warmup_requests: int
+    budget: Budget = Budget()
+    level: float = 0.95
+    margin: float = 0.02
+
+    @property
+    def baseline(self) -> Arm:
+        return self.arms[0]
+
+    def arm(self, arm_id: str) -> Arm:
+        for arm in self.arms:
+            if arm.arm_id == arm_id:
+                return arm
+        raise KeyError(arm_id)

@@ -1,0 +1,67 @@
+"""The record of one trial: one launch of an arm, measured."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from spectune.domain.arm import Arm, Knobs
+from spectune.domain.findings import Finding
+from spectune.domain.hypothesis import Hypothesis
+from spectune.domain.measurement import LoadResult
+from spectune.domain.record import Record
+
+SCHEMA_VERSION = 1
+
+TrialStatus = Literal["complete", "failed", "pruned"]
+Phase = Literal["launch", "load", "compile", "capture", "warm-up", "measure", "stop"]
+PHASES: tuple[Phase, ...] = ("launch", "load", "compile", "capture", "warm-up", "measure", "stop")
+
+
+class ServerFacts(Record):
+    """What the server says about itself; ``effective`` are its settings in neutral words."""
+
+    engine: str
+    version: str | None = None
+    model: str | None = None
+    effective: Knobs | None = None
+    reported: dict[str, Any] = Field(default_factory=dict)
+    """The server's own report, as it gave it."""
+
+
+class Failure(Record):
+    """Why a trial failed."""
+
+    phase: str
+    cause: str
+    remedy: str | None = None
+    exit_code: int | None = None
+    log_tail: tuple[str, ...] = ()
+
+
+class Trial(Record):
+    """Complete, failed (with cause) or pruned; never changed once written."""
+
+    schema_version: int = SCHEMA_VERSION
+    trial_id: str
+    number: int
+    arm: Arm
+    arm_id: str
+    repetition: int
+    workload_hash: str
+    status: TrialStatus
+    hypothesis: Hypothesis
+    command: tuple[str, ...]
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables set for the server; secrets are replaced."""
+    started_at: str
+    """UTC, ISO 8601."""
+    ended_at: str
+    phases_s: dict[str, float] = Field(default_factory=dict)
+    server: ServerFacts | None = None
+    failure: Failure | None = None
+    loads: tuple[LoadResult, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    simulated: bool = False
+    """True for the scripted fake engine: never a measurement."""

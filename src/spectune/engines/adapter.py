@@ -1,0 +1,142 @@
+"""What spectune knows about an engine: argv out, text in. No I/O here.
+
+An adapter is a module-level singleton; ``adapter_for`` finds it by name.
+Adding an engine is adding a module with a class of this shape and one line in
+``registry.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.arm import Arm, FlagValue, Knobs
+from spectune.domain.measurement import ServerCounters
+from spectune.domain.trial import ServerFacts
+from spectune.domain.workload import Sampling
+
+ModelFormat = Literal["gguf", "hf"]
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """How one engine is started on this machine, from the study file."""
+
+    name: str
+    python: str | None = None
+    """Interpreter of the engine's own environment; the adapter adds ``-m module``."""
+    executable: str | None = None
+    """A server program, e.g. ``llama-server``."""
+    command: tuple[str, ...] = ()
+    """A prefix given in full, e.g. a container command; used as it is."""
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One server to start."""
+
+    arm: Arm
+    setup: EngineSetup
+    host: str
+    port: int
+    target_path: str
+    drafter_path: str | None
+    max_concurrency: int
+    """The most requests the workload keeps in flight."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """An argument list (never a shell string) and the variables to set beside the inherited ones."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HttpCall:
+    """A request the engine offers for some purpose, e.g. flushing its prefix cache."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a server died, in the log's own words, and what to do."""
+
+    message: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class FinalFields:
+    """What an engine's last streamed chunks say beyond the OpenAI fields."""
+
+    acceptance: AcceptanceCounts | None = None
+    cached_tokens: int | None = None
+    server_timings: dict[str, Any] | None = None
+
+
+class EngineAdapter(Protocol):
+    """Stateless knowledge of one engine."""
+
+    name: str
+    methods: tuple[str, ...]
+    """Values of ``method`` it accepts, in the engine's own or neutral words."""
+    model_format: ModelFormat
+    """``gguf`` or ``hf``: which form of a two-form model it loads."""
+    ready_timeout_s: float
+    metrics_path: str
+    info_paths: tuple[str, ...]
+    """GET paths whose JSON bodies ``read_facts`` understands; a missing one is skipped."""
+    simulated: bool
+
+    def command(self, launch: Launch) -> Command:
+        """The full command; raises ``BadInput`` for knobs the engine cannot express."""
+        ...
+
+    def read_flags(self, argv: Sequence[str]) -> Knobs:
+        """Neutral knobs of a command line of this engine: the way back of ``command``."""
+        ...
+
+    def phase_of(self, line: str) -> str | None:
+        """The start-up phase that begins with this log line: one of ``trial.PHASES``, or ``None``."""
+        ...
+
+    def cause_of_death(self, log_tail: Sequence[str]) -> Cause | None:
+        """The reason in the last log lines, if it is a known one."""
+        ...
+
+    def request_fields(self, sampling: Sampling) -> dict[str, Any]:
+        """Body fields beyond the OpenAI ones: cache switches, acceptance details, ``ignore_eos``."""
+        ...
+
+    def read_final(self, payloads: Sequence[Mapping[str, Any]], *, speculating: bool | None) -> FinalFields:
+        """Engine fields of one response: ``payloads`` are its parsed chunks that carry no text."""
+        ...
+
+    def read_counters(self, metrics_text: str) -> ServerCounters:
+        """Process-wide counters from the Prometheus text at ``metrics_path``."""
+        ...
+
+    def read_facts(self, bodies: Mapping[str, Any]) -> ServerFacts:
+        """Facts from the bodies of ``info_paths``, by path."""
+        ...
+
+    def flush_call(self) -> HttpCall | None:
+        """The call that empties the prefix cache, if there is one."""
+        ...
+
+    def tokenize_call(self, text: str, model: str | None) -> HttpCall | None:
+        """The call that turns text into token ids, if there is one."""
+        ...
+
+    def read_tokens(self, body: Any) -> tuple[int, ...] | None:
+        """Token ids from the reply to ``tokenize_call``."""
+        ...

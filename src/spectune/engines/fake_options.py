@@ -1,0 +1,115 @@
+"""The fake engine's command line, read by its server and by its adapter."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+METHODS = ("none", "ngram", "draft_model", "eagle", "eagle3", "mtp")
+
+PHASE_LINES = {
+    "load": "loading weights",
+    "compile": "compiling the model",
+    "capture": "capturing graphs",
+    "warm-up": "warming up",
+}
+"""How the server announces the phases of its start, in this order."""
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """What the scripted engine speculates with; ``accept[i]`` is conditional on every earlier position."""
+
+    method: str
+    num_draft_tokens: int
+    accept: tuple[float, ...]
+
+    @property
+    def is_on(self) -> bool:
+        return self.method != "none"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m spectune.engines.fake_server",
+        description="A scripted inference server. It computes nothing: its speed is simulated.",
+        allow_abbrev=False,
+    )
+    serving = parser.add_argument_group("serving")
+    serving.add_argument("--host", default="127.0.0.1")
+    serving.add_argument("--port", type=int, default=0, help="0: any free port, printed when bound")
+    serving.add_argument("--model", default="fake-model")
+    serving.add_argument("--api-key", default=None, help="answer 401 without this bearer token")
+    serving.add_argument("--no-prefix-caching", action="store_true")
+    serving.add_argument("--enforce-eager", action="store_true", help="no graph capture phase")
+
+    speculation = parser.add_argument_group("speculation")
+    speculation.add_argument("--method", choices=METHODS, default="none")
+    speculation.add_argument("--draft-model", default=None)
+    speculation.add_argument("--num-draft-tokens", type=int, default=3)
+    speculation.add_argument("--num-steps", type=int, default=None)
+    speculation.add_argument("--topk", type=int, default=None)
+    speculation.add_argument(
+        "--accept", type=parse_accept, default=(0.7,), help="conditional chances, '0.8,0.6'; the last repeats"
+    )
+    speculation.add_argument(
+        "--effective-num-draft-tokens", type=int, default=None, help="what the server really runs, unasked"
+    )
+    speculation.add_argument("--no-request-acceptance", action="store_true", help="counters only")
+    speculation.add_argument(
+        "--zero-spec-metrics", action="store_true", help="counters at 0 without speculation"
+    )
+
+    speed = parser.add_argument_group("speed")
+    speed.add_argument(
+        "--tokens-per-s", type=float, default=100.0, help="forward passes per second and stream"
+    )
+    speed.add_argument(
+        "--draft-cost", type=float, default=0.0, help="share of a pass added per drafted token"
+    )
+    speed.add_argument(
+        "--stream-cost", type=float, default=0.0, help="share of a pass added per other stream"
+    )
+    speed.add_argument("--ttft-s", type=float, default=0.0)
+    speed.add_argument("--prefill-tokens-per-s", type=float, default=None)
+
+    text = parser.add_argument_group("text")
+    text.add_argument("--seed", type=int, default=0)
+    text.add_argument("--stop-after", type=int, default=None, help="end of text after N tokens")
+    text.add_argument("--diverge-after", type=int, default=None, help="other text from token N on")
+
+    start = parser.add_argument_group("start")
+    start.add_argument("--startup-delay-s", type=float, default=0.0, help="before the port is bound")
+    start.add_argument("--ready-delay-s", type=float, default=0.0, help="bound, but /health answers 503")
+    start.add_argument("--metrics-delay-s", type=float, default=0.0, help="counters are published late")
+    start.add_argument("--log-lines", type=int, default=0, help="lines of log printed at the start")
+    start.add_argument(
+        "--log-requests", action="store_true", help="a line as each generation starts and ends"
+    )
+
+    faults = parser.add_argument_group("faults")
+    faults.add_argument("--die-after-s", type=float, default=None)
+    faults.add_argument("--die-at-request", type=int, default=None, help="after the first token of request N")
+    faults.add_argument("--die-message", default="RuntimeError: scripted death")
+    faults.add_argument("--exit-code", type=int, default=1)
+    faults.add_argument("--ignore-sigterm", action="store_true")
+    faults.add_argument("--hang-generation", action="store_true", help="healthy, but no token ever comes")
+    faults.add_argument("--spawn-child", choices=("group", "session"), default=None, nargs="?", const="group")
+    return parser
+
+
+def speculation_of(options: argparse.Namespace) -> Speculation:
+    """What the server runs, which ``--effective-num-draft-tokens`` makes differ from what was asked."""
+    asked: int = options.num_draft_tokens
+    effective: int | None = options.effective_num_draft_tokens
+    num_draft_tokens = asked if effective is None else effective
+    accept: tuple[float, ...] = options.accept
+    padded = (*accept, *(accept[-1:] * num_draft_tokens))[:num_draft_tokens]
+    return Speculation(options.method, num_draft_tokens, padded)
+
+
+def parse_accept(text: str) -> tuple[float, ...]:
+    chances = tuple(float(part) for part in text.split(","))
+    if not all(0 <= chance <= 1 for chance in chances):
+        raise argparse.ArgumentTypeError(f"{text!r}: every chance must be in [0, 1]")
+    return chances

@@ -1,0 +1,94 @@
+"""Command-line flags as a mapping: to argument lists and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from spectune.domain.arm import FlagValue
+from spectune.errors import BadInput
+
+
+def flag_args(flags: Mapping[str, FlagValue]) -> list[str]:
+    """``{"metrics": True, "port": 80, "x": False}`` -> ``["--metrics", "--port", "80"]``."""
+    args: list[str] = []
+    for name, value in flags.items():
+        if value is None or value is False:
+            continue
+        args.append(f"--{name}")
+        if value is not True:
+            args.append(str(value))
+    return args
+
+
+def normalise(name: str) -> str:
+    """``--max_model_len`` and ``max-model-len`` are one flag."""
+    return name.lstrip("-").replace("_", "-")
+
+
+def merge_flags(
+    defaults: Mapping[str, FlagValue], *layers: Mapping[str, FlagValue], managed: Iterable[str], engine: str
+) -> dict[str, FlagValue]:
+    """Later layers win; a flag that spectune itself must set is refused."""
+    reserved = {normalise(name) for name in managed}
+    merged: dict[str, FlagValue] = dict(defaults)
+    for layer in layers:
+        for name, value in layer.items():
+            key = normalise(name)
+            if key in reserved:
+                raise BadInput(
+                    f"flags.{name}: spectune sets --{key} of {engine} itself; "
+                    "use the study's own keys (target, method, drafter, num_draft_tokens, ...) instead"
+                )
+            merged[key] = value
+    return merged
+
+
+def read_args(argv: Sequence[str]) -> dict[str, str | bool]:
+    """``--flag value``, ``--flag=value`` and bare ``--flag`` of a command line; words before them are skipped."""
+    found: dict[str, str | bool] = {}
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        position += 1
+        if not word.startswith("-") or word == "-":
+            continue
+        name, equals, value = word.partition("=")
+        if equals:
+            found[normalise(name)] = value
+        elif position < len(argv) and not _looks_like_flag(argv[position]):
+            found[normalise(name)] = argv[position]
+            position += 1
+        else:
+            found[normalise(name)] = True
+    return found
+
+
+def _looks_like_flag(word: str) -> bool:
+    return word.startswith("-") and not word[1:2].isdigit() and word[1:2] != "."
+
+
+def int_or_none(value: str | bool | int | None) -> int | None:
+    """An integer flag's value, or ``None`` if it is absent or not one."""
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        return None
+
+
+def chain_draft_tokens(
+    *, num_steps: int | None, topk: int | None, num_draft_tokens: int | None, engine: str
+) -> int | None:
+    """Length of a draft chain, for engines without draft trees; ``None``: the engine's default.
+
+    Raises ``BadInput`` for a tree, and where the two numbers contradict each other.
+    """
+    if topk not in (None, 1):
+        raise BadInput(f"topk: {engine} drafts chains only, so topk must be 1 (or left out), got {topk}")
+    if num_steps is not None and num_draft_tokens is not None and num_steps != num_draft_tokens:
+        raise BadInput(
+            f"num_steps: a chain drafts one token per step, so num_steps must equal num_draft_tokens "
+            f"({num_draft_tokens}), got {num_steps}"
+        )
+    return num_draft_tokens if num_draft_tokens is not None else num_steps

@@ -1,0 +1,116 @@
+"""Every error spectune raises on purpose.
+
+::
+
+    SpectuneError
+    ├── BadInput            the user's file, flag or value; exit code 2
+    │   └── StudyFileError      several problems, each with its line
+    ├── EnvironmentFailed   the machine, the network, an engine that is not there; exit code 3
+    │   ├── ServerDied          the server process ended; carries exit code, phase and log tail
+    │   ├── ServerNotReady      alive, but no generation in time
+    │   ├── TeardownUnproven    something we started may still be running
+    │   └── TransportError      an HTTP request that could not be completed
+    └── Interrupted         the user asked to stop; exit code 130
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class SpectuneError(Exception):
+    """Base class; ``exit_code`` is what the command line returns for it."""
+
+    exit_code = 3
+
+
+class BadInput(SpectuneError):
+    """Something the user gave is wrong; the message says where, what and what would be right."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in a file: its place, what is wrong, and what to do."""
+
+    where: str
+    message: str
+    line: int | None = None
+
+
+class StudyFileError(BadInput):
+    """All problems of one file, reported together."""
+
+    def __init__(self, path: str, problems: Sequence[Problem]) -> None:
+        self.path = path
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        lines = [f"{path}: {count} problem{'s' if count != 1 else ''}"]
+        for problem in self.problems:
+            place = f"line {problem.line}: " if problem.line is not None else ""
+            lines.append(f"  {place}{problem.where}: {problem.message}")
+        super().__init__("\n".join(lines))
+
+
+class EnvironmentFailed(SpectuneError):
+    """The machine or a program on it did not do what was needed."""
+
+
+class ServerDied(EnvironmentFailed):
+    """The server process ended.
+
+    ``exit_code_of_server`` is negative for a signal, as in ``subprocess``.
+    ``log_tail`` holds the last lines of its output.
+    """
+
+    def __init__(
+        self,
+        *,
+        exit_code_of_server: int | None,
+        after_s: float,
+        phase: str,
+        log_tail: Sequence[str],
+        cause: str | None,
+        remedy: str | None = None,
+        log_path: str | None = None,
+    ) -> None:
+        self.exit_code_of_server = exit_code_of_server
+        self.after_s = after_s
+        self.phase = phase
+        self.log_tail = tuple(log_tail)
+        self.cause = cause
+        self.remedy = remedy
+        lines = [f"server exited with code {exit_code_of_server} after {after_s:.1f} s, while {phase}"]
+        if cause:
+            lines.append(f"  {cause}")
+        else:
+            lines.extend(f"  {line}" for line in self.log_tail[-8:])
+        if remedy:
+            lines.append(remedy)
+        if log_path:
+            lines.append(f"full log: {log_path}")
+        super().__init__("\n".join(lines))
+
+
+class ServerNotReady(EnvironmentFailed):
+    """The process lives but did not generate within the limit."""
+
+
+class TeardownUnproven(EnvironmentFailed):
+    """A process we started could not be shown to be gone; ``survivors`` are its pids."""
+
+    def __init__(self, message: str, survivors: Sequence[int]) -> None:
+        self.survivors = tuple(survivors)
+        super().__init__(message)
+
+
+class TransportError(EnvironmentFailed):
+    """An HTTP exchange failed: refused, reset, timed out or malformed."""
+
+
+class Interrupted(SpectuneError):
+    """The user interrupted; everything measured is on disk."""
+
+    exit_code = 130

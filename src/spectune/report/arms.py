@@ -1,0 +1,236 @@
+"""Arms of a study: pooled over repetitions, compared with the baseline, load point by load point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spectune.domain.acceptance import request_weighted_acceptance_length
+from spectune.domain.measurement import LoadResult, RequestRecord
+from spectune.domain.parity import OutputParity, output_parity
+from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
+from spectune.domain.study import Study
+from spectune.domain.trial import Trial
+from spectune.domain.workload import LoadPoint
+from spectune.report import pooling
+from spectune.report.records import ArmSummary, CategorySummary, LoadSummary
+
+
+def comparable_trials(study: Study, trials: Sequence[Trial]) -> list[Trial]:
+    """Complete trials of the study's present workload: only these can be compared with each other."""
+    wanted = study.workload.workload_hash
+    return [t for t in trials if t.status == "complete" and t.workload_hash == wanted]
+
+
+@dataclass(frozen=True)
+class PointView:
+    """One load point of a study: its trials, their comparisons, and the baseline's reference outputs."""
+
+    study: Study
+    point: LoadPoint
+    trials: tuple[Trial, ...]
+    by_arm: dict[str, Comparison]
+    by_trial: dict[str, Comparison]
+    by_category: dict[str, dict[str, Comparison]]
+    reference: Trial | None
+    """The first baseline trial; every parity is against its outputs."""
+
+    def has(self, trial: Trial) -> bool:
+        return any(t is trial for t in self.trials)
+
+    def loads(self, arm_id: str) -> list[LoadResult]:
+        found = (pooling.load_of(t, self.point) for t in self.trials if t.arm_id == arm_id)
+        return [load for load in found if load is not None]
+
+    def trial_comparison(self, trial: Trial) -> Comparison | None:
+        """A trial's own; its arm's, which knows more about launches, when it is the arm's only one."""
+        pooled = self.by_arm.get(trial.arm_id)
+        return pooled if pooled and pooled.num_trials == 1 else self.by_trial.get(trial.trial_id)
+
+    def parity(self, trials: Sequence[Trial]) -> OutputParity:
+        others = [self._requests(t) for t in trials if t is not self.reference]
+        return output_parity(
+            [requests for requests in others if requests],
+            baseline=None if self.reference is None else self._requests(self.reference),
+            sampling=self.study.workload.sampling,
+        )
+
+    def _requests(self, trial: Trial) -> tuple[RequestRecord, ...]:
+        load = pooling.load_of(trial, self.point)
+        return load.requests if load is not None else ()
+
+
+def view_point(study: Study, trials: Sequence[Trial], point: LoadPoint) -> PointView:
+    """``trials`` are comparable ones in the order of their start."""
+    baseline_id = study.baseline.arm_id
+    present = [t for t in trials if pooling.load_of(t, point) is not None]
+    categories = sorted({p.category for p in study.workload.prompts if p.category is not None})
+    return PointView(
+        study=study,
+        point=point,
+        trials=tuple(present),
+        by_arm=_compare(study, present, point),
+        by_trial=_compare(study, present, point, per_trial=True),
+        by_category={c: _compare(study, present, point, category=c) for c in categories},
+        reference=next((t for t in present if t.arm_id == baseline_id), None),
+    )
+
+
+def _compare(
+    study: Study,
+    trials: Sequence[Trial],
+    point: LoadPoint,
+    *,
+    category: str | None = None,
+    per_trial: bool = False,
+) -> dict[str, Comparison]:
+    baselines: list[SpeedSample] = []
+    others: list[SpeedSample] = []
+    for trial in trials:
+        load = pooling.load_of(trial, point)
+        loads = [] if load is None else [load]
+        speeds = pooling.speed_by_prompt(pooling.only(loads, category) if category is not None else loads)
+        is_baseline = trial.arm_id == study.baseline.arm_id
+        key = trial.trial_id if per_trial and not is_baseline else trial.arm_id
+        if speeds:
+            sample = SpeedSample(arm_id=key, order=trial.number, speed_by_prompt=speeds)
+            (baselines if is_baseline else others).append(sample)
+    return compare_with_baseline(others, baselines, level=study.level, margin=study.margin)
+
+
+def summarize_arms(
+    study: Study, trials: Sequence[Trial], views: Sequence[PointView]
+) -> tuple[ArmSummary, ...]:
+    """In the study's order; arms that only older trials know follow."""
+    arms = {arm.arm_id: arm for arm in study.arms}
+    for trial in trials:
+        arms.setdefault(trial.arm_id, trial.arm)
+    summaries = []
+    for arm_id, arm in arms.items():
+        own = [t for t in trials if t.arm_id == arm_id]
+        failures = [t.failure for t in own if t.failure is not None]
+        complete = [t for t in own if t.status == "complete"]
+        loads = tuple(s for view in views if (s := _summarize_load(view, arm_id)) is not None)
+        status = "complete" if complete else own[-1].status if own else "not run"
+        summary = ArmSummary(
+            arm_id=arm_id,
+            name=arm.name,
+            is_baseline=arm_id == study.baseline.arm_id,
+            arm=arm,
+            status=status,
+            num_trials=len(own),
+            num_complete=len(complete),
+            cause=failures[-1].cause if failures else None,
+            loads=loads,
+        )
+        summaries.append(_with_break_even(summary))
+    return tuple(summaries)
+
+
+def _with_break_even(arm: ArmSummary) -> ArmSummary:
+    """Adds the cost of a decode step and the acceptance length at which the arm would equal the baseline.
+
+    With T tokens per decode step and speedup S, a step costs T / S baseline
+    steps. Where every step is a verify step, T is the acceptance length L, and
+    the break-even acceptance length is L / S. A drafter that skips steps
+    (ngram, ``p_min``) has T = 1 + f (L - 1) with f the share of verify steps;
+    it breaks even at 1 + (T / S - 1) / f, were f to stay as it is.
+
+    Assumes that a step's cost does not depend on how many drafts are kept, and
+    that time outside decoding scales like it: with long prompts and short
+    outputs the end-to-end speedup hides part of the decoding's. Approximate
+    when f is unknown, because then T is taken to be L.
+    """
+    load = arm.first
+    if load is None or load.speedup is None or load.acceptance_length is None:
+        return arm
+    length, speedup = load.acceptance_length.value, load.speedup.value
+    tokens, verify_frac = load.tokens_per_decode_step, load.verify_step_frac
+    if tokens is None or not verify_frac or verify_frac > 0.98:
+        cost = break_even = length / speedup
+    else:
+        cost = tokens / speedup
+        break_even = 1 + (cost - 1) / verify_frac
+    return arm.model_copy(
+        update={
+            "step_cost_ratio": cost,
+            "break_even_acceptance_length": break_even,
+            "break_even_approximate": tokens is None or not verify_frac,
+        }
+    )
+
+
+def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
+    loads = view.loads(arm_id)
+    if not loads:
+        return None
+    study = view.study
+    is_baseline = arm_id == study.baseline.arm_id
+    comparison = view.by_arm.get(arm_id)
+    completed = [r for load in loads for r in load.completed]
+    ttfts = [r.ttft_s for r in completed if r.ttft_s is not None]
+    tpots = [r.tpot_s for r in completed if r.tpot_s is not None]
+    gaps = [gap for r in completed for gap in r.chunk_gaps_s]
+    counts = pooling.pooled_acceptance(loads)
+    parts = pooling.request_acceptance(loads)
+    sources = {load.acceptance_source for load in loads if load.acceptance_source is not None}
+    baseline_tokens = pooling.tokens_by_prompt(view.loads(study.baseline.arm_id))
+    return LoadSummary(
+        label=view.point.label,
+        load=view.point,
+        num_trials=len(loads),
+        num_requests=sum(len(load.requests) for load in loads),
+        num_failed_requests=sum(len(load.failed) for load in loads),
+        e2e_tok_per_s=pooling.pooled_speed(loads, pooling.end_to_end, level=study.level),
+        decode_tok_per_s=pooling.pooled_speed(loads, pooling.decode, level=study.level),
+        output_tok_per_s=pooling.output_tok_per_s(loads),
+        median_ttft_s=pooling.percentile(ttfts, 50),
+        p99_ttft_s=pooling.percentile(ttfts, 99),
+        median_tpot_s=pooling.percentile(tpots, 50),
+        p99_tpot_s=pooling.percentile(tpots, 99),
+        median_itl_s=pooling.percentile(gaps, 50),
+        p99_itl_s=pooling.percentile(gaps, 99),
+        acceptance_length=pooling.acceptance_length(counts, parts, level=study.level),
+        request_weighted_acceptance_length=request_weighted_acceptance_length(parts),
+        acceptance_rate=counts.acceptance_rate if counts else None,
+        accepted_per_position=counts.marginal_acceptance if counts else None,
+        conditional_per_position=counts.conditional_acceptance if counts else None,
+        acceptance_counts=counts,
+        acceptance_source=sources.pop() if len(sources) == 1 else None,
+        tokens_per_decode_step=pooling.tokens_per_decode_step(loads, counts),
+        verify_step_frac=pooling.verify_step_frac(loads, counts),
+        speedup=comparison.speedup if comparison else None,
+        verdict=comparison.verdict if comparison else None,
+        trial_noise_frac=comparison.trial_noise_frac if comparison else None,
+        parity=view.parity([t for t in view.trials if t.arm_id == arm_id]),
+        output_length_ratio=None
+        if is_baseline
+        else pooling.output_length_ratio(pooling.tokens_by_prompt(loads), baseline_tokens),
+        cached_token_frac=pooling.cached_token_frac(loads),
+        foreign_tokens=pooling.foreign_tokens(loads),
+        categories=_summarize_categories(view, arm_id, loads),
+    )
+
+
+def _summarize_categories(
+    view: PointView, arm_id: str, loads: Sequence[LoadResult]
+) -> tuple[CategorySummary, ...]:
+    level = view.study.level
+    rows = []
+    for category, comparisons in view.by_category.items():
+        within = pooling.only(loads, category)
+        parts = pooling.request_acceptance(within)
+        comparison = comparisons.get(arm_id)
+        rows.append(
+            CategorySummary(
+                category=category,
+                num_prompts=len({r.prompt_id for load in within for r in load.completed}),
+                e2e_tok_per_s=pooling.pooled_speed(within, pooling.end_to_end, level=level),
+                speedup=comparison.speedup if comparison else None,
+                verdict=comparison.verdict if comparison else None,
+                acceptance_length=pooling.acceptance_length(
+                    pooling.pooled_acceptance(within), parts, level=level
+                ),
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,125 @@
+"""Findings about what went wrong or ran differently from what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
+
+from spectune.domain.arm import FACTORS, Knobs
+from spectune.domain.findings import Evidence, Finding
+from spectune.domain.study import Study
+from spectune.domain.trial import Trial
+from spectune.report.words import count, listing
+
+LOG_LINES = 5
+
+
+def failed_arms(trials: Sequence[Trial]) -> Iterable[Finding]:
+    """One finding per arm and cause."""
+    grouped: dict[tuple[str, str, str], list[Trial]] = {}
+    for trial in trials:
+        if trial.failure is not None:
+            key = (trial.arm_id, trial.failure.phase, trial.failure.cause)
+            grouped.setdefault(key, []).append(trial)
+    for (arm_id, phase, cause), failed in grouped.items():
+        failure = failed[-1].failure
+        assert failure is not None
+        evidence = [Evidence(source="trials", detail=listing(t.trial_id for t in failed))]
+        if failure.exit_code is not None:
+            evidence.append(Evidence(source="exit code", detail=str(failure.exit_code)))
+        tail = [line for line in failure.log_tail if line.strip()][-LOG_LINES:]
+        evidence += [Evidence(source="log tail", detail=line) for line in tail]
+        measured = any(t.arm_id == arm_id and t.status == "complete" for t in trials)
+        yield Finding(
+            code="arm-failed",
+            severity="warning",
+            subject=failed[-1].arm.name,
+            message=f"failed in {phase}: {cause}",
+            evidence=tuple(evidence),
+            effect="its other launches were measured" if measured else "nothing is known about this arm",
+            remedy=failure.remedy or "read the server's log in the trial's folder",
+        )
+
+
+def failed_requests(trials: Sequence[Trial]) -> Iterable[Finding]:
+    grouped: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.status == "complete" and any(load.failed for load in trial.loads):
+            grouped.setdefault(trial.arm_id, []).append(trial)
+    for group in grouped.values():
+        failed = [r for t in group for load in t.loads for r in load.failed]
+        total = sum(len(load.requests) for t in group for load in t.loads)
+        reasons: dict[str, int] = {}
+        for request in failed:
+            reasons[request.error or "unknown"] = reasons.get(request.error or "unknown", 0) + 1
+        yield Finding(
+            code="requests-failed",
+            severity="warning",
+            subject=group[0].arm.name,
+            message=f"{len(failed)} of {count(total, 'request')} failed",
+            evidence=tuple(
+                Evidence(source=count(times, "request"), detail=reason[:300])
+                for reason, times in sorted(reasons.items(), key=lambda item: -item[1])[:3]
+            ),
+            effect="its speed is that of the requests that succeeded, which may be the easier ones",
+            remedy="read the server's log around these requests; raise request_timeout_s if they were slow",
+        )
+
+
+def settings_that_differ(trials: Sequence[Trial]) -> Iterable[Finding]:
+    """What the server says it runs against what was asked for; unknown on either side is no difference."""
+    seen: set[str] = set()
+    for trial in trials:
+        effective = trial.server.effective if trial.server is not None else None
+        if effective is None or trial.arm_id in seen:
+            continue
+        differences = differing_knobs(trial.arm.knobs, effective)
+        if differences:
+            seen.add(trial.arm_id)
+            yield Finding(
+                code="effective-settings-differ",
+                severity="warning",
+                subject=trial.arm.name,
+                message=f"runs with other settings than asked for: {listing(d[0] for d in differences)}",
+                evidence=tuple(
+                    Evidence(source=name, detail=f"asked for {asked!r}, runs {runs!r}")
+                    for name, asked, runs in differences
+                ),
+                effect="the figures belong to what ran, not to the arm's name",
+                remedy="change the arm to what the engine accepts, or find the flag that overrides it",
+            )
+
+
+def differing_knobs(asked: Knobs, effective: Knobs) -> list[tuple[str, object, object]]:
+    found = []
+    for name in FACTORS:
+        ours, theirs = getattr(asked, name), getattr(effective, name)
+        if ours is None or theirs is None or ours == theirs:
+            continue
+        if name == "drafter" and _same_model(ours, theirs):
+            continue
+        found.append((name, ours, theirs))
+    return found
+
+
+def _same_model(ours: str, theirs: str) -> bool:
+    """A model's short name and the path it was resolved to are one model."""
+    return PurePath(ours).name in PurePath(theirs).parts or PurePath(theirs).name in PurePath(ours).parts
+
+
+def other_workloads(study: Study, trials: Sequence[Trial]) -> Iterable[Finding]:
+    wanted = study.workload.workload_hash
+    others = [t for t in trials if t.status == "complete" and t.workload_hash != wanted]
+    if others:
+        yield Finding(
+            code="workload-changed",
+            severity="warning",
+            subject="study",
+            message=f"another workload, left out of every comparison: {count(len(others), 'complete trial')}",
+            evidence=(
+                Evidence(source="trials", detail=listing(t.trial_id for t in others)),
+                Evidence(source="workload", detail=f"{others[0].workload_hash} there, {wanted} now"),
+            ),
+            effect="two arms are comparable only under the same prompts, sampling and load",
+            remedy="use a new study directory for a new workload",
+        )

@@ -1,0 +1,149 @@
+"""The answer of a study in one to three sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spectune.domain.study import Study
+from spectune.report.records import ArmSummary, LoadSummary
+from spectune.report.words import SIMULATED, count, listing, number, one_line, percent, times
+
+
+def best_arm(arms: Sequence[ArmSummary], *, load_index: int = 0) -> ArmSummary | None:
+    """The FASTER arm with the largest speedup, else the baseline; ``None`` without a baseline."""
+    baseline = next((a for a in arms if a.is_baseline), None)
+    if baseline is None or not baseline.loads:
+        return None
+    faster = [
+        (load.speedup.value, arm)
+        for arm in arms
+        if (load := _load(arm, load_index)) is not None
+        and load.speedup is not None
+        and load.verdict == "FASTER"
+    ]
+    return max(faster, key=lambda pair: pair[0])[1] if faster else baseline
+
+
+def headline(study: Study, arms: Sequence[ArmSummary], *, num_remaining: int, simulated: bool) -> str:
+    """What is fastest, by how much, and why not more; always with its uncertainty and its caveats."""
+    baseline = next(a for a in arms if a.is_baseline)
+    compared = [a for a in arms if a.first is not None and a.first.speedup is not None]
+    sentences: list[str] = []
+    if simulated:
+        sentences.append(f"{SIMULATED[0].upper()}{SIMULATED[1:]}.")
+    if not baseline.loads:
+        sentences.append(_no_baseline(baseline))
+    elif not compared:
+        sentences.append(_only_baseline(baseline, arms))
+    else:
+        best = best_arm(arms)
+        assert best is not None
+        sentences += _nothing_faster(study, compared) if best.is_baseline else _fastest(best, study)
+        sentences += _other_loads(arms)
+    if baseline.loads and num_remaining:
+        sentences.append(f"Preliminary: {num_remaining} of {len(study.plan)} launches still to come.")
+    return " ".join(sentences)
+
+
+def _load(arm: ArmSummary, index: int) -> LoadSummary | None:
+    return arm.loads[index] if index < len(arm.loads) else None
+
+
+def _name(arm: ArmSummary) -> str:
+    return one_line(arm.name, limit=60)
+
+
+def _no_baseline(baseline: ArmSummary) -> str:
+    if baseline.status == "failed":
+        cause = one_line(baseline.cause or "cause unknown", limit=160)
+        return f"No answer: the baseline failed ({cause}), and every speedup is defined against it."
+    if baseline.num_trials:
+        return "No answer: the baseline has no complete trial of this workload."
+    return "No answer yet: the baseline has not been measured."
+
+
+def _only_baseline(baseline: ArmSummary, arms: Sequence[ArmSummary]) -> str:
+    assert baseline.first is not None
+    speed = baseline.first.e2e_tok_per_s
+    text = f"Only plain decoding was measured: {number(speed.value if speed else None)} tok/s"
+    failed = [a for a in arms if a.status == "failed"]
+    others = [a for a in arms if not a.is_baseline]
+    if failed and len(failed) == len(others):
+        return (
+            f"{text}; {'the only other arm' if len(failed) == 1 else f'all {len(failed)} other arms'} failed."
+        )
+    if failed:
+        return f"{text}; {listing(_name(a) for a in failed)} failed."
+    return f"{text}; there is no other arm to compare with it yet."
+
+
+def _basis(load: LoadSummary, study: Study) -> str:
+    assert load.speedup is not None
+    prompts, launches = count(load.speedup.n, "prompt"), count(load.num_trials, "launch")
+    if load.speedup.low is None:
+        return f"({prompts}, {launches}: no interval)"
+    where = f"{load.label}, " if len(study.workload.loads) > 1 else ""
+    return f"({where}{percent(study.level)}, {prompts}, {launches})"
+
+
+def _fastest(best: ArmSummary, study: Study) -> list[str]:
+    load = best.first
+    assert load is not None
+    text = f"{_name(best)} is fastest: {times(load.speedup)} of plain decoding {_basis(load, study)}"
+    if load.acceptance_length is not None:
+        text += f", acceptance length {load.acceptance_length.value:.2f}"
+    return [f"{text}.", *_output_caveat(load)]
+
+
+def _output_caveat(load: LoadSummary) -> list[str]:
+    parity = load.parity
+    if parity is None or parity.equal_frac is None or parity.num_equal == parity.num_compared:
+        return []
+    changed = parity.num_compared - parity.num_equal
+    return [f"Its output differs from plain decoding's in {changed} of {parity.num_compared} answers."]
+
+
+def _nothing_faster(study: Study, compared: Sequence[ArmSummary]) -> list[str]:
+    closest = max(compared, key=lambda a: a.first.speedup.value if a.first and a.first.speedup else 0.0)
+    load = closest.first
+    assert load is not None
+    shown = all(a.first is not None and a.first.verdict != "CANNOT_TELL" for a in compared)
+    claim = "Nothing is faster" if shown else "Nothing is shown to be faster"
+    text = f"{claim} than plain decoding on this machine; closest: {_name(closest)} at {times(load.speedup)} "
+    text += _basis(load, study)
+    if load.verdict == "SAME":
+        text += f", the same within {percent(study.margin)}"
+    elif load.verdict == "CANNOT_TELL":
+        text += ", which could be either side of 1"
+    return [f"{text}.", *_why_not(closest, load)]
+
+
+def _why_not(arm: ArmSummary, load: LoadSummary) -> list[str]:
+    length, needed = load.acceptance_length, arm.break_even_acceptance_length
+    if length is None:
+        return []
+    if load.verdict == "CANNOT_TELL" or needed is None or needed <= length.value:
+        return [f"Its acceptance length is {length.value:.2f}."]
+    about = "about " if arm.break_even_approximate else ""
+    return [
+        f"Its acceptance length {length.value:.2f} is below the {about}{needed:.2f} that would break even."
+    ]
+
+
+def _other_loads(arms: Sequence[ArmSummary]) -> list[str]:
+    """What wins at each further load point, in one sentence."""
+    baseline = next(a for a in arms if a.is_baseline)
+    parts = []
+    for index, point in enumerate(baseline.loads[1:], start=1):
+        best = best_arm(arms, load_index=index)
+        load = _load(best, index) if best is not None else None
+        if best is None or load is None:
+            continue
+        winner = (
+            "nothing is faster" if best.is_baseline else f"{_name(best)} is fastest, {times(load.speedup)}"
+        )
+        parts.append(f"at {point.label} {winner}")
+    if not parts:
+        return []
+    sentence = "; ".join(parts[:4])
+    return [f"{sentence[0].upper()}{sentence[1:]}."]

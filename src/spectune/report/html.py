@@ -1,0 +1,175 @@
+"""The report as one HTML file: no network, no script, everything foreign escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from spectune.report import bars, charts, words
+from spectune.report.grouping import command_lines, failure_groups, finding_groups
+from spectune.report.records import ArmSummary, LoadSummary, StudySummary, TrialSummary
+
+WIDE_PX = 860.0
+NARROW_PX = 344.0
+SHOWN_ROWS = 40
+"""Longer tables go on behind a fold."""
+MAX_PARITY_EXAMPLES = 12
+MAX_EXAMPLES_PER_ARM = 3
+
+
+@dataclass(frozen=True)
+class ArmRow:
+    """A line of a table of arms."""
+
+    arm: ArmSummary
+    load: LoadSummary
+    bar: Markup
+    is_best: bool
+
+
+@dataclass(frozen=True)
+class LoadTable:
+    """All measured arms at one load point, fastest first."""
+
+    label: str
+    axis: Markup
+    rows: tuple[ArmRow, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """The same chart for a wide and for a narrow window; the style sheet shows one of them."""
+
+    wide: Markup
+    narrow: Markup
+
+
+def render_html(summary: StudySummary) -> str:
+    """A whole page; its text depends on ``summary`` alone."""
+    template = _environment().get_template("report.html.j2")
+    return template.render(
+        summary=summary,
+        study=summary.study,
+        focus=focus_arm(summary),
+        tables=_load_tables(summary),
+        unmeasured=[a for a in summary.ranked_arms if not a.loads],
+        speculative=[a for a in summary.ranked_arms if a.first is not None and not a.is_baseline],
+        colours=charts.coloured_arms(summary),
+        speed_chart=_chart(charts.speed_against_acceptance, summary, "speed"),
+        position_chart=_chart(charts.acceptance_by_position, summary, "positions"),
+        category_chart=_chart(bars.speedup_by_category, summary, "categories"),
+        time_chart=_chart(bars.where_time_went, summary, "time"),
+        findings=finding_groups(summary.findings),
+        failures=failure_groups(summary.trials),
+        examples=_parity_examples(summary),
+        commands=_commands(summary),
+        num_failed=sum(t.status == "failed" for t in summary.trials),
+    )
+
+
+def focus_arm(summary: StudySummary) -> ArmSummary | None:
+    """The arm the answer is about: the fastest, or the one that comes closest."""
+    compared = [a for a in summary.ranked_arms if a.first is not None and a.first.speedup is not None]
+    if summary.best_arm_id is not None and summary.best_arm_id != summary.baseline_arm_id:
+        return summary.arm(summary.best_arm_id)
+    return compared[0] if compared else None
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("spectune.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+    environment.filters.update(
+        number=words.number,
+        measured=words.measured,
+        bounds=words.bounds,
+        times=words.times,
+        ratio=words.ratio,
+        ratio_bounds=words.bounds_of_ratio,
+        percent=words.percent,
+        seconds=words.seconds,
+        ms=words.milliseconds,
+        gib=words.gibibytes,
+        line=words.one_line,
+        command=command_lines,
+        phase_class=bars.phase_class,
+    )
+    environment.globals.update(
+        verdict_words=words.VERDICT_WORDS,
+        verdict_marks=words.VERDICT_MARKS,
+        simulated=words.SIMULATED,
+        unknown=words.UNKNOWN,
+        shown_rows=SHOWN_ROWS,
+        count=words.count,
+    )
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """What a template prints: unknown as a dash, foreign text without control characters."""
+    if value is None:
+        return words.UNKNOWN
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return words.visible(value)
+    return value
+
+
+def _chart(draw: Callable[..., Markup | None], summary: StudySummary, key: str) -> Chart | None:
+    wide = draw(summary, width=WIDE_PX, key=f"{key}-wide")
+    narrow = draw(summary, width=NARROW_PX, key=f"{key}-narrow")
+    return Chart(wide, narrow) if wide is not None and narrow is not None else None
+
+
+def _load_tables(summary: StudySummary) -> tuple[LoadTable, ...]:
+    labels = dict.fromkeys(load.label for arm in summary.arms for load in arm.loads)
+    ordered = sorted(labels, key=lambda label: summary.study.loads.index(label))
+    return tuple(_load_table(summary, label) for label in ordered)
+
+
+def _load_table(summary: StudySummary, label: str) -> LoadTable:
+    pairs = [(arm, load) for arm in summary.arms for load in arm.loads if load.label == label]
+    pairs.sort(key=lambda pair: _order(*pair))
+    scale = bars.speedup_scale([load for _, load in pairs], start=12, end=bars.INTERVAL_WIDTH - 12)
+    faster = [arm.arm_id for arm, load in pairs if load.verdict == "FASTER"]
+    best = faster[0] if faster else summary.baseline_arm_id
+    rows = tuple(
+        ArmRow(
+            arm=arm,
+            load=load,
+            bar=bars.interval_bar(load.speedup, load.verdict, scale),
+            is_best=arm.arm_id == best,
+        )
+        for arm, load in pairs
+    )
+    return LoadTable(label=label, axis=bars.interval_axis(scale), rows=rows)
+
+
+def _order(arm: ArmSummary, load: LoadSummary) -> tuple[int, float]:
+    if arm.is_baseline:
+        return (0, -1.0)
+    return (1, 0.0) if load.speedup is None else (0, -load.speedup.value)
+
+
+def _parity_examples(summary: StudySummary) -> list[tuple[ArmSummary, Any]]:
+    """A few first differences of each arm, some arms."""
+    examples: list[tuple[ArmSummary, Any]] = []
+    for arm in summary.ranked_arms:
+        parity = arm.first.parity if arm.first is not None else None
+        if parity is not None:
+            examples += [(arm, d) for d in parity.first_divergences[:MAX_EXAMPLES_PER_ARM]]
+    return examples[:MAX_PARITY_EXAMPLES]
+
+
+def _commands(summary: StudySummary) -> list[TrialSummary]:
+    """The last launch of each arm, in the order of the arms."""
+    last = {trial.arm_id: trial for trial in summary.trials}
+    return [last[arm.arm_id] for arm in summary.arms if arm.arm_id in last]

@@ -1,0 +1,172 @@
+"""Figures of one load point, pooled over the trials of an arm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from spectune.domain.acceptance import AcceptanceCounts, pool_counts
+from spectune.domain.interval import Interval
+from spectune.domain.measurement import LoadResult, RequestRecord
+from spectune.domain.statistics import acceptance_length_interval, geometric_mean_interval
+from spectune.domain.trial import Trial
+from spectune.domain.workload import LoadPoint
+
+Speed = Callable[[RequestRecord], float | None]
+
+
+def end_to_end(request: RequestRecord) -> float | None:
+    return request.e2e_tok_per_s
+
+
+def decode(request: RequestRecord) -> float | None:
+    return request.decode_tok_per_s
+
+
+def load_of(trial: Trial, point: LoadPoint) -> LoadResult | None:
+    """The trial's result at ``point``."""
+    return next((load for load in trial.loads if load.load == point), None)
+
+
+def percentile(values: Sequence[float], q: float) -> float | None:
+    """``q`` in 0..100, linear between ranks, as numpy's default; ``None`` for no values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    rank = (len(ordered) - 1) * q / 100
+    below = math.floor(rank)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (rank - below)
+
+
+def speed_by_prompt(loads: Iterable[LoadResult], speed: Speed = end_to_end) -> dict[str, float]:
+    """Geometric mean per prompt, over its turns, its repetitions and the trials."""
+    logs: dict[str, list[float]] = {}
+    for load in loads:
+        for request in load.completed:
+            value = speed(request)
+            if value is not None and value > 0:
+                logs.setdefault(request.prompt_id, []).append(math.log(value))
+    return {prompt: math.exp(math.fsum(values) / len(values)) for prompt, values in logs.items()}
+
+
+def pooled_speed(loads: Sequence[LoadResult], speed: Speed, *, level: float) -> Interval | None:
+    values = list(speed_by_prompt(loads, speed).values())
+    return geometric_mean_interval(values, unit="tok/s", level=level)
+
+
+def output_tok_per_s(loads: Sequence[LoadResult]) -> float | None:
+    """All output tokens of all trials / the sum of their durations."""
+    tokens = [request.output_tokens for load in loads for request in load.completed]
+    known = [t for t in tokens if t is not None]
+    duration_s = math.fsum(load.duration_s for load in loads)
+    if not known or len(known) != len(tokens) or duration_s <= 0:
+        return None
+    return sum(known) / duration_s
+
+
+def pooled_acceptance(loads: Sequence[LoadResult]) -> AcceptanceCounts | None:
+    """Of the load points where it is known: the load's own total, else the sum over its requests."""
+    parts = [load.acceptance or pool_counts(request_acceptance([load])) for load in loads]
+    return pool_counts(part for part in parts if part is not None)
+
+
+def request_acceptance(loads: Iterable[LoadResult]) -> list[AcceptanceCounts]:
+    """Each completed request's own counts, where known."""
+    return [r.acceptance for load in loads for r in load.completed if r.acceptance is not None]
+
+
+def acceptance_length(
+    total: AcceptanceCounts | None, parts: Sequence[AcceptanceCounts], *, level: float
+) -> Interval | None:
+    """The length of ``total``; its interval comes from ``parts`` and only if they add up to ``total``."""
+    if total is None or total.acceptance_length is None:
+        return None
+    with_steps = [part for part in parts if part.num_drafts is not None]
+    summed = pool_counts(with_steps)
+    if summed is not None and (summed.num_drafts, summed.num_accepted_tokens) == (
+        total.num_drafts,
+        total.num_accepted_tokens,
+    ):
+        interval = acceptance_length_interval(with_steps, level=level)
+        if interval is not None:
+            return interval
+    return Interval(
+        value=total.acceptance_length,
+        low=None,
+        high=None,
+        level=level,
+        n=max(1, len(parts)),
+        unit="tokens/step",
+    )
+
+
+def decode_steps(loads: Sequence[LoadResult], total: AcceptanceCounts | None) -> int | None:
+    """Forward passes after the prompt: each yields one token of the target's own beside the kept drafts."""
+    requests = [request for load in loads for request in load.completed]
+    tokens = [request.output_tokens for request in requests]
+    known = [t for t in tokens if t is not None]
+    if total is None or not known or len(known) != len(tokens):
+        return None
+    steps = sum(known) - len(requests) - total.num_accepted_tokens
+    return steps if steps > 0 else None
+
+
+def tokens_per_decode_step(loads: Sequence[LoadResult], total: AcceptanceCounts | None) -> float | None:
+    steps = decode_steps(loads, total)
+    if steps is None or total is None:
+        return None
+    return (steps + total.num_accepted_tokens) / steps
+
+
+def verify_step_frac(loads: Sequence[LoadResult], total: AcceptanceCounts | None) -> float | None:
+    """At most 1: a draft cut off by the token limit makes the passes look fewer than the verify steps."""
+    steps = decode_steps(loads, total)
+    if steps is None or total is None or total.num_drafts is None:
+        return None
+    return min(1.0, total.num_drafts / steps)
+
+
+def cached_token_frac(loads: Iterable[LoadResult]) -> float | None:
+    known = [
+        (r.cached_tokens, r.prompt_tokens)
+        for load in loads
+        for r in load.completed
+        if r.cached_tokens is not None and r.prompt_tokens
+    ]
+    prompt_tokens = sum(prompt for _, prompt in known)
+    return sum(cached for cached, _ in known) / prompt_tokens if prompt_tokens else None
+
+
+def foreign_tokens(loads: Iterable[LoadResult]) -> int | None:
+    known = [load.foreign_tokens for load in loads if load.foreign_tokens is not None]
+    return sum(known) if known else None
+
+
+def tokens_by_prompt(loads: Iterable[LoadResult]) -> dict[str, float]:
+    """Mean output tokens of each prompt's requests."""
+    totals: dict[str, list[int]] = {}
+    for load in loads:
+        for request in load.completed:
+            if request.output_tokens is not None:
+                totals.setdefault(request.prompt_id, []).append(request.output_tokens)
+    return {prompt: sum(tokens) / len(tokens) for prompt, tokens in totals.items()}
+
+
+def output_length_ratio(ours: Mapping[str, float], baseline: Mapping[str, float]) -> float | None:
+    """Output tokens against the baseline's, over the prompts in both."""
+    shared = ours.keys() & baseline.keys()
+    total = math.fsum(baseline[p] for p in shared)
+    return math.fsum(ours[p] for p in shared) / total if total else None
+
+
+def only(loads: Sequence[LoadResult], category: str) -> list[LoadResult]:
+    """The same load points with the requests of one category; totals of the whole load are dropped."""
+    return [
+        LoadResult(
+            load=load.load,
+            requests=tuple(r for r in load.requests if r.category == category),
+            duration_s=load.duration_s,
+        )
+        for load in loads
+    ]

@@ -1,0 +1,238 @@
+"""The summary of a study: what ``spectune report --json`` prints and every other form is drawn from.
+
+Fields may be added, never renamed. ``None`` is unknown. Speeds are end to end
+unless the name says decode; a trial's own figures are those of the study's
+first load point, ``arms[].loads`` has every load point.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.arm import Arm, Knobs
+from spectune.domain.findings import Finding
+from spectune.domain.hypothesis import Hypothesis
+from spectune.domain.interval import Interval
+from spectune.domain.machine import Machine
+from spectune.domain.measurement import AcceptanceSource
+from spectune.domain.parity import OutputParity
+from spectune.domain.record import Record
+from spectune.domain.statistics import Verdict
+from spectune.domain.trial import Failure, TrialStatus
+from spectune.domain.workload import LoadPoint, Sampling
+
+REPORT_SCHEMA_VERSION = 1
+
+
+class CategorySummary(Record):
+    """One prompt category of an arm at one load point."""
+
+    category: str
+    num_prompts: int
+    e2e_tok_per_s: Interval | None
+    speedup: Interval | None
+    verdict: Verdict | None
+    acceptance_length: Interval | None
+
+
+class LoadSummary(Record):
+    """An arm at one load point, pooled over its complete trials."""
+
+    label: str
+    load: LoadPoint
+    num_trials: int
+    num_requests: int
+    num_failed_requests: int
+    e2e_tok_per_s: Interval | None
+    """Geometric mean over prompts; the interval is the spread over prompts, not over launches."""
+    decode_tok_per_s: Interval | None
+    output_tok_per_s: float | None
+    """All output tokens / duration."""
+    median_ttft_s: float | None
+    p99_ttft_s: float | None
+    median_tpot_s: float | None
+    p99_tpot_s: float | None
+    median_itl_s: float | None
+    """Between chunks; under speculation a chunk carries several tokens, so compare TPOT instead."""
+    p99_itl_s: float | None
+    acceptance_length: Interval | None
+    """Token-weighted: 1 + accepted / verify steps over all requests."""
+    request_weighted_acceptance_length: float | None
+    acceptance_rate: float | None
+    accepted_per_position: tuple[float, ...] | None
+    """Marginal: ``[i]`` is the share of verify steps in which position i was kept."""
+    conditional_per_position: tuple[float | None, ...] | None
+    """``[i]``: chance that position i is kept given that every earlier one was."""
+    acceptance_counts: AcceptanceCounts | None
+    acceptance_source: AcceptanceSource | None
+    tokens_per_decode_step: float | None
+    """Output tokens per forward pass after the prompt, passes without a draft included."""
+    verify_step_frac: float | None
+    """Share of those forward passes that checked a draft."""
+    speedup: Interval | None
+    """``None`` for the baseline, against which it is defined."""
+    verdict: Verdict | None
+    trial_noise_frac: float | None
+    parity: OutputParity | None
+    """Of the baseline: its later trials against its first, the noise floor of parity."""
+    output_length_ratio: float | None
+    """Output tokens / the baseline's, over the prompts both answered."""
+    cached_token_frac: float | None
+    """Share of prompt tokens that came from a prefix cache."""
+    foreign_tokens: int | None
+    categories: tuple[CategorySummary, ...] = ()
+
+
+class ArmSummary(Record):
+    """One arm of the study over its repetitions."""
+
+    arm_id: str
+    name: str
+    is_baseline: bool
+    arm: Arm
+    status: str
+    """``complete`` if any trial is, else the last trial's status, or ``not run``."""
+    num_trials: int
+    num_complete: int
+    cause: str | None
+    """Of the last failed trial."""
+    step_cost_ratio: float | None = None
+    """Cost of a decode step in baseline steps, at the first load point."""
+    break_even_acceptance_length: float | None = None
+    break_even_approximate: bool = False
+    loads: tuple[LoadSummary, ...] = ()
+
+    @property
+    def first(self) -> LoadSummary | None:
+        """The first load point, on which the answer rests."""
+        return self.loads[0] if self.loads else None
+
+
+class TrialSummary(Record):
+    """One launch. ``speedup`` is this trial's alone, against the baseline trials around it."""
+
+    trial_id: str
+    number: int
+    arm_id: str
+    name: str
+    repetition: int
+    is_baseline: bool
+    arm: Arm
+    command: tuple[str, ...]
+    env: dict[str, str]
+    status: TrialStatus
+    cause: str | None
+    failure: Failure | None
+    started_at: str
+    ended_at: str
+    load: str | None
+    """The load point the figures belong to."""
+    e2e_tok_per_s: Interval | None
+    decode_tok_per_s: Interval | None
+    output_tok_per_s: float | None
+    acceptance_length: Interval | None
+    acceptance_rate: float | None
+    accepted_per_position: tuple[float, ...] | None
+    speedup: Interval | None
+    verdict: Verdict | None
+    parity_frac: float | None
+    hypothesis: Hypothesis
+    phases_s: dict[str, float]
+    engine_version: str | None
+    model: str | None
+    effective: Knobs | None
+    simulated: bool
+
+
+class TrialTime(Record):
+    """Where one trial's wall time went; ``own_s`` is what no phase explains."""
+
+    trial_id: str
+    number: int
+    name: str
+    wall_s: float
+    phases_s: dict[str, float]
+    own_s: float
+    gap_before_s: float
+    """Between the trial before and this one; 0 where the study was paused."""
+
+
+class StudyTime(Record):
+    """Where the study's wall time went. ``own_s``: in no phase of any trial, gaps between trials included."""
+
+    wall_s: float
+    """First start to last end, pauses left out."""
+    phases_s: dict[str, float]
+    own_s: float
+    own_frac: float | None
+    num_pauses: int
+    pauses_s: float
+    trials: tuple[TrialTime, ...]
+
+
+class StudyFacts(Record):
+    """What the study was about and where it ran."""
+
+    name: str
+    question: str
+    created_at: str
+    spectune_version: str
+    engine: str
+    engine_versions: tuple[str, ...]
+    targets: tuple[str, ...]
+    machine: Machine
+    workload_hash: str
+    num_prompts: int
+    categories: dict[str, int]
+    """Number of prompts per category."""
+    api: str
+    sampling: Sampling
+    loads: tuple[str, ...]
+    requests_per_load: int | None
+    warmup_requests: int
+    level: float
+    margin: float
+    num_planned_trials: int
+    num_remaining_trials: int
+    skipped_arms: tuple[str, ...]
+
+
+class StudySummary(Record):
+    """The whole report as data."""
+
+    schema_version: int = REPORT_SCHEMA_VERSION
+    headline: str
+    simulated: bool
+    study: StudyFacts
+    baseline_arm_id: str
+    best_arm_id: str | None
+    """The arm that is FASTER with the largest speedup at the first load point, else the baseline;
+    ``None`` while the baseline has not been measured."""
+    arms: tuple[ArmSummary, ...]
+    trials: tuple[TrialSummary, ...]
+    findings: tuple[Finding, ...] = Field(default=())
+    time: StudyTime
+
+    def arm(self, arm_id: str) -> ArmSummary:
+        for arm in self.arms:
+            if arm.arm_id == arm_id:
+                return arm
+        raise KeyError(arm_id)
+
+    @property
+    def baseline(self) -> ArmSummary:
+        return self.arm(self.baseline_arm_id)
+
+    @property
+    def ranked_arms(self) -> tuple[ArmSummary, ...]:
+        """By speedup at the first load point, the baseline at its 1.0; arms without one last."""
+        return tuple(sorted(self.arms, key=_rank))
+
+
+def _rank(arm: ArmSummary) -> tuple[int, float, str]:
+    if arm.is_baseline:
+        return (0, -1.0, "")
+    if arm.first is None or arm.first.speedup is None:
+        return (1, 0.0, arm.name)
+    return (0, -arm.first.speedup.value, arm.name)

@@ -1,0 +1,218 @@
+"""What a terminal or a pipe shows: one block after each trial, and the table of arms.
+
+Fits 80 columns. Foreign text is put into ``Text``, never parsed as rich markup,
+and has lost its escape sequences; without a terminal, rich writes no codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from spectune.domain.findings import Severity
+from spectune.domain.hypothesis import Hypothesis
+from spectune.domain.statistics import Verdict
+from spectune.report.records import ArmSummary, LoadSummary, StudySummary, TrialSummary
+from spectune.report.words import (
+    SIMULATED,
+    UNKNOWN,
+    VERDICT_MARKS,
+    VERDICT_WORDS,
+    bounds_of_ratio,
+    listing,
+    measured,
+    number,
+    one_line,
+    percent,
+    ratio,
+    seconds,
+    times,
+)
+
+LOG_LINES = 6
+MAX_FINDINGS = 10
+MAX_ROWS = 40
+
+_VERDICT_STYLES: dict[Verdict, str] = {
+    "FASTER": "bold green",
+    "SLOWER": "yellow",
+    "SAME": "cyan",
+    "CANNOT_TELL": "magenta",
+}
+_SEVERITY_STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_JUDGEMENT_STYLES = {"confirmed": "green", "refuted": "yellow", "undecided": "magenta"}
+
+
+def trial_block(summary: StudySummary, trial_id: str) -> RenderableType:
+    """The result of one trial, a line per question; ``KeyError`` if the summary has no such trial."""
+    trial = next((t for t in summary.trials if t.trial_id == trial_id), None)
+    if trial is None:
+        raise KeyError(trial_id)
+    rows = Table.grid(padding=(0, 1))
+    rows.add_column(width=12, style="dim")
+    rows.add_column(overflow="fold")
+    lines = _failure_lines(trial) if trial.status == "failed" else _result_lines(summary, trial)
+    for name, value in lines:
+        rows.add_row(f"  {name}", value)
+    return Group(_title(summary, trial), rows)
+
+
+def _title(summary: StudySummary, trial: TrialSummary) -> Text:
+    position = 1 + next(i for i, t in enumerate(summary.trials) if t.trial_id == trial.trial_id)
+    place = f"{position}/{max(position, summary.study.num_planned_trials)} "
+    took = next((row.wall_s for row in summary.time.trials if row.trial_id == trial.trial_id), None)
+    style = {"failed": "bold red", "pruned": "yellow"}.get(trial.status, "green")
+    return Text.assemble(
+        (place, "dim"),
+        (one_line(trial.name, limit=50), "bold"),
+        "  ",
+        (trial.status, style),
+        f" in {seconds(took)}",
+        (f"  ({SIMULATED})" if trial.simulated else "", "bold red"),
+    )
+
+
+def _failure_lines(trial: TrialSummary) -> Iterable[tuple[str, Text]]:
+    failure = trial.failure
+    if failure is None:
+        yield "cause", Text(UNKNOWN)
+        return
+    code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+    yield "phase", Text(f"{one_line(failure.phase)}{code}")
+    yield "cause", Text(one_line(failure.cause, limit=600), style="red")
+    if failure.remedy:
+        yield "do", Text(one_line(failure.remedy, limit=600))
+    for line in failure.log_tail[-LOG_LINES:]:
+        yield "log", Text(one_line(line, limit=300), style="dim")
+    yield "full log", Text(f"trials/{one_line(trial.trial_id)}/server.log")
+
+
+def _result_lines(summary: StudySummary, trial: TrialSummary) -> Iterable[tuple[str, Text]]:
+    yield "expected", Text(_expectation(trial.hypothesis))
+    decoding = number(trial.decode_tok_per_s.value if trial.decode_tok_per_s else None)
+    yield (
+        "measured",
+        Text(f"{measured(trial.e2e_tok_per_s)} tok/s at {trial.load or UNKNOWN}, decode {decoding}"),
+    )
+    if not trial.is_baseline:
+        yield "speedup", Text.assemble(f"{times(trial.speedup)}  ", _verdict_text(trial.verdict))
+    if trial.acceptance_length is not None:
+        rates = " ".join(percent(r) for r in (trial.accepted_per_position or ())[:8])
+        by_position = f", kept by position {rates}" if rates else ""
+        yield "acceptance", Text(f"{measured(trial.acceptance_length)} tokens/step{by_position}")
+    if trial.parity_frac is not None:
+        yield "same text", Text(f"{percent(trial.parity_frac)} of outputs equal plain decoding's")
+    verdict = trial.hypothesis.verdict
+    if verdict is not None:
+        seen = f": {one_line(trial.hypothesis.observed, limit=200)}" if trial.hypothesis.observed else ""
+        yield "hypothesis", Text.assemble((verdict, _JUDGEMENT_STYLES[verdict]), seen)
+    about = [f for f in summary.findings if f.subject == trial.name and f.severity != "note"]
+    for finding in about[:3]:
+        yield finding.severity, Text(one_line(f"{finding.code}: {finding.message}"), style="yellow")
+
+
+def _expectation(hypothesis: Hypothesis) -> str:
+    if hypothesis.expectation == "reference":
+        return "the reference of every speedup"
+    link = "as" if hypothesis.expectation == "same" else "than"
+    other = one_line(hypothesis.compared_with_name or "the reference", limit=40)
+    predicted = hypothesis.predicted_tok_per_s
+    figure = f", predicted {measured(predicted)} tok/s" if predicted is not None else ""
+    changed = f" (changed: {one_line(listing(hypothesis.changed))})" if hypothesis.changed else ""
+    return f"{hypothesis.expectation} {link} {other}{changed}{figure}"
+
+
+def _verdict_text(verdict: Verdict | None) -> Text:
+    if verdict is None:
+        return Text("not compared", style="dim")
+    return Text(f"{VERDICT_MARKS[verdict]} {VERDICT_WORDS[verdict]}", style=_VERDICT_STYLES[verdict])
+
+
+def study_tables(summary: StudySummary) -> RenderableType:
+    """The answer, a table of arms per load point, and the findings."""
+    parts: list[RenderableType] = []
+    if summary.simulated:
+        parts.append(Text(f"{SIMULATED[0].upper()}{SIMULATED[1:]}", style="bold red"))
+    for label in summary.study.loads:
+        table = _arms_table(summary, label)
+        if table is not None:
+            parts.append(table)
+    waiting = [f"{one_line(a.name, limit=40)} ({a.status})" for a in summary.arms if not a.loads]
+    if waiting:
+        parts.append(Text(f"Without a measurement: {listing(waiting)}", style="dim"))
+    parts += _finding_lines(summary)
+    parts.append(Text(f"\n{one_line(summary.headline)}", style="bold"))
+    return Group(*parts)
+
+
+def _arms_table(summary: StudySummary, label: str) -> Table | None:
+    pairs = [(arm, load) for arm in summary.arms for load in arm.loads if load.label == label]
+    if not pairs:
+        return None
+    pairs.sort(key=lambda pair: _order(*pair))
+    more = len(pairs) - MAX_ROWS
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        title=Text(f"{one_line(summary.study.name, limit=50)} at {label}"),
+        title_justify="left",
+        title_style="bold",
+        caption=Text(f"and {more} more arms, all slower") if more > 0 else None,
+        caption_justify="left",
+    )
+    table.add_column("arm", overflow="fold", min_width=10, ratio=1)
+    table.add_column("tok/s", justify="right", no_wrap=True)
+    table.add_column("speedup", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("accept\nlength", justify="right", no_wrap=True)
+    table.add_column("same\ntext", justify="right", no_wrap=True)
+    for arm, load in pairs[:MAX_ROWS]:
+        best = arm.arm_id == summary.best_arm_id and load is arm.first
+        table.add_row(*_cells(arm, load), style="bold" if best else "")
+    return table
+
+
+def _cells(arm: ArmSummary, load: LoadSummary) -> list[Text]:
+    if arm.is_baseline:
+        speedup, verdict = "1.00x", Text("baseline", style="dim")
+    elif load.speedup is None:
+        speedup, verdict = UNKNOWN, _verdict_text(None)
+    else:
+        speedup = f"{ratio(load.speedup.value)} {bounds_of_ratio(load.speedup)}".strip()
+        verdict = _verdict_text(load.verdict)
+    length = load.acceptance_length
+    parity = load.parity
+    equal = UNKNOWN
+    if parity is not None and parity.equal_frac is not None:
+        equal = f"{parity.num_equal}/{parity.num_compared}"
+    return [
+        Text(one_line(arm.name, limit=60)),
+        Text(number(load.e2e_tok_per_s.value if load.e2e_tok_per_s else None)),
+        Text(speedup),
+        verdict,
+        Text(UNKNOWN if length is None else f"{length.value:.2f}"),
+        Text(equal),
+    ]
+
+
+def _order(arm: ArmSummary, load: LoadSummary) -> tuple[int, float]:
+    if arm.is_baseline:
+        return (0, -1.0)
+    return (1, 0.0) if load.speedup is None else (0, -load.speedup.value)
+
+
+def _finding_lines(summary: StudySummary) -> Iterable[Text]:
+    for finding in summary.findings[:MAX_FINDINGS]:
+        yield Text.assemble(
+            (f"{finding.severity} ", _SEVERITY_STYLES[finding.severity]),
+            (f"{one_line(finding.code)} ", "dim"),
+            one_line(f"{finding.subject}: {finding.message}", limit=300),
+        )
+    more = len(summary.findings) - MAX_FINDINGS
+    if more > 0:
+        yield Text(f"and {more} more findings in the report", style="dim")

@@ -1,0 +1,136 @@
+"""Numbers and foreign text as a person reads them; the same words in every output form.
+
+Numbers carry three significant digits. What is unknown is a dash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from spectune.domain.interval import Interval
+from spectune.domain.statistics import Verdict
+
+UNKNOWN = "–"
+SIMULATED = "simulated engine: not a measurement"
+
+VERDICT_WORDS: Mapping[Verdict, str] = {
+    "FASTER": "faster",
+    "SLOWER": "slower",
+    "SAME": "same",
+    "CANNOT_TELL": "cannot tell",
+}
+VERDICT_MARKS: Mapping[Verdict, str] = {"FASTER": "▲", "SLOWER": "▼", "SAME": "=", "CANNOT_TELL": "?"}
+
+_ESCAPE_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
+)
+_BLANKS = re.compile(r"\s+")
+
+
+def visible(text: str) -> str:
+    """``text`` without terminal escape sequences; other control and direction marks become ``�``.
+
+    Keeps newlines and tabs. Everything that came from a server, a model, a
+    prompt or a file passes here before it is shown anywhere.
+    """
+    text = text.replace("\r\n", "\n")
+    return _INVISIBLE.sub("�", _ESCAPE_SEQUENCES.sub("", text))
+
+
+def one_line(text: str, *, limit: int | None = None) -> str:
+    """``visible`` text with every run of blanks as one space, cut to ``limit`` characters."""
+    line = _BLANKS.sub(" ", visible(text)).strip()
+    if limit is not None and len(line) > limit:
+        return line[: limit - 1].rstrip() + "…"
+    return line
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, no exponent below a million."""
+    if value is None:
+        return UNKNOWN
+    size = abs(value)
+    if size >= 1e6 or 0 < size < 1e-3:
+        return f"{value:.2e}"
+    digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.0995 or size == 0 else 3
+    return f"{value:.{digits}f}"
+
+
+def bounds(interval: Interval | None) -> str:
+    """``[low, high]``, or nothing when the interval says nothing about spread."""
+    if interval is None or interval.low is None or interval.high is None:
+        return ""
+    return f"[{number(interval.low)}, {number(interval.high)}]"
+
+
+def measured(interval: Interval | None) -> str:
+    """Value with its bounds."""
+    if interval is None:
+        return UNKNOWN
+    return f"{number(interval.value)} {bounds(interval)}".strip()
+
+
+def times(interval: Interval | None) -> str:
+    """A speedup: ``1.08x [1.03, 1.13]``."""
+    if interval is None:
+        return UNKNOWN
+    return f"{ratio(interval.value)} {bounds_of_ratio(interval)}".strip()
+
+
+def ratio(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.2f}x"
+
+
+def bounds_of_ratio(interval: Interval) -> str:
+    if interval.low is None or interval.high is None:
+        return ""
+    return f"[{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def percent(fraction: float | None) -> str:
+    if fraction is None:
+        return UNKNOWN
+    value = 100 * fraction
+    if 0 < value < 0.05:
+        return "<0.1 %"
+    shown = f"{value:.1f}" if abs(value) < 9.95 else f"{value:.0f}"
+    return f"{shown.removesuffix('.0')} %"
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    if value < 0.9995:
+        return f"{number(value * 1000)} ms"
+    if value < 99.95:
+        return f"{number(value)} s"
+    total_minutes, rest_s = divmod(round(value), 60)
+    if total_minutes < 60:
+        return f"{total_minutes} min {rest_s:02d} s"
+    hours, minutes = divmod(total_minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def milliseconds(value_s: float | None) -> str:
+    return UNKNOWN if value_s is None else number(1000 * value_s)
+
+
+def gibibytes(value_bytes: int | None) -> str:
+    return UNKNOWN if value_bytes is None else f"{value_bytes / 2**30:.1f} GiB"
+
+
+def count(amount: int, noun: str) -> str:
+    """``1 launch``, ``2 launches``."""
+    if amount == 1:
+        return f"1 {noun}"
+    return f"{amount} {noun}{'es' if noun.endswith(('ch', 's', 'x')) else 's'}"
+
+
+def listing(names: Iterable[str], *, most: int = 5) -> str:
+    """``a, b and c``, or the first few and how many more."""
+    items = list(names)
+    if len(items) > most:
+        return f"{', '.join(items[:most])} and {len(items) - most} more"
+    return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))

@@ -1,0 +1,36 @@
+"""Writes the reports of a study directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from spectune.errors import EnvironmentFailed
+from spectune.report.html import render_html
+from spectune.report.markdown import render_markdown
+from spectune.report.records import StudySummary
+from spectune.report.summary import summarize
+from spectune.store.study_dir import StudyDir, write_atomically
+
+
+def summary_json(summary: StudySummary) -> str:
+    """What ``spectune report --json`` prints: strict JSON, unknown is null."""
+    return json.dumps(summary.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_reports(study_dir: StudyDir, *, out: Path | None = None) -> list[Path]:
+    """``report.md``, ``report.html`` and ``report.json``, each whole or not at all; beside the study by default."""
+    summary = summarize(study_dir.read_study(), study_dir.read_trials())
+    folder = study_dir.path if out is None else out
+    texts = {
+        "report.md": render_markdown(summary),
+        "report.html": render_html(summary),
+        "report.json": summary_json(summary),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_atomically(folder / name, text)
+    except OSError as error:
+        raise EnvironmentFailed(f"{folder}: cannot write the report: {error.strerror or error}") from error
+    return [folder / name for name in texts]

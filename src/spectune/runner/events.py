@@ -1,0 +1,43 @@
+"""What a running study tells whoever watches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from spectune.domain.arm import Arm
+from spectune.domain.hypothesis import Hypothesis
+from spectune.domain.study import Study
+from spectune.domain.trial import Trial
+
+
+@dataclass(frozen=True)
+class TrialStart:
+    """The next launch: the ``position``-th of ``total`` in the plan."""
+
+    number: int
+    position: int
+    total: int
+    arm: Arm
+    repetition: int
+    hypothesis: Hypothesis
+    eta_s: float | None
+    """Seconds until the study ends, if the remaining trials take as long as those before."""
+
+
+class Watcher(Protocol):
+    """All methods are called from the event loop and must return quickly."""
+
+    def on_fetch(self, what: str, done_bytes: int, total_bytes: int | None) -> None: ...
+
+    def on_study(self, study: Study, *, done: int, total: int) -> None: ...
+
+    def on_trial_start(self, start: TrialStart) -> None: ...
+
+    def on_phase(self, phase: str) -> None: ...
+
+    def on_request(self, done: int, total: int) -> None: ...
+
+    def on_trial_end(self, trial: Trial, trials: list[Trial]) -> None: ...
+
+    def on_message(self, text: str) -> None: ...

@@ -1,0 +1,303 @@
+"""A checked study file -> a ``Study`` with every arm, prompt and launch written out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spectune import __version__
+from spectune.bench.prompts import load_prompts
+from spectune.domain.arm import FACTORS, Arm, FlagValue, Knobs, baseline_arm
+from spectune.domain.machine import Machine
+from spectune.domain.study import ArmExpectation, Budget, EngineSettings, PlannedTrial, Study
+from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload
+from spectune.engines.adapter import EngineAdapter, EngineSetup, Launch
+from spectune.engines.registry import adapter_for
+from spectune.errors import BadInput, Problem, StudyFileError
+from spectune.study_file.schema import ArmSpec, EngineRun, ModelSpec, StudySpec, WorkloadSpec
+from spectune.study_file.yaml_lines import Document
+
+_MAX_ARMS = 10_000
+
+
+def resolve_study(
+    spec: StudySpec, document: Document, *, path: Path, machine: Machine, now: datetime | None = None
+) -> Study:
+    """Everything the study will do; raises ``StudyFileError`` with every remaining mistake.
+
+    File names in the study are relative to the study file.
+    """
+    problems: list[Problem] = []
+
+    def problem(where: Sequence[str | int], message: str) -> None:
+        dotted = ".".join(str(part) for part in where)
+        problems.append(Problem(dotted, message, document.line_of(tuple(where))))
+
+    adapter = adapter_for(spec.engine.name)
+    engine = _engine_settings(spec, base=path.parent)
+    target = _model(spec.target, adapter, path.parent)
+    if target is None:
+        problem(("target",), f"gives no {adapter.model_format} form, which {adapter.name} needs")
+        target = "?"
+    arms, expectations, skipped, places = _arms(spec, adapter, target, path.parent, problem)
+    prompts = _prompts(spec.workload, path.parent, problem)
+    workload = _workload(spec.workload, prompts)
+    for arm in arms:
+        try:
+            adapter.command(sample_launch(arm, engine, workload))
+        except BadInput as error:
+            problem(places.get(arm.arm_id, ("arms",)), f"arm {arm.name}: {error}")
+    if len(arms) == 1 and not problems:
+        problem(("arms",), "no arm beside the baseline; give arms or factors")
+    if problems:
+        unique = list(dict.fromkeys(problems))
+        raise StudyFileError(str(path), sorted(unique, key=lambda p: p.line or 0))
+    most = _max_concurrency(workload)
+    return Study(
+        name=spec.name or path.stem,
+        question=spec.question,
+        created_at=(now or datetime.now(UTC)).isoformat(timespec="seconds"),
+        spectune_version=__version__,
+        machine=machine,
+        engine=engine,
+        arms=tuple(arms),
+        expectations=expectations,
+        skipped_arms=tuple(skipped),
+        plan=tuple(
+            plan_trials(
+                [a.arm_id for a in arms], repetitions=spec.repetitions, baseline_every=spec.baseline_every
+            )
+        ),
+        workload=workload,
+        warmup_requests=(
+            spec.workload.warmup_requests
+            if spec.workload.warmup_requests is not None
+            else min(64, max(3, 2 * most))
+        ),
+        budget=Budget(max_trials=spec.budget.max_trials, max_minutes=spec.budget.max_minutes),
+        level=spec.level,
+        margin=spec.margin,
+    )
+
+
+def plan_trials(arm_ids: Sequence[str], *, repetitions: int, baseline_every: int) -> Iterable[PlannedTrial]:
+    """The order of launches: ``arm_ids[0]`` is the baseline, and stands around every few arms.
+
+    Odd repetitions go backwards, so that a drift over the study meets each arm from both sides.
+    """
+    baseline, *others = arm_ids
+    baseline_count = 0
+    yield PlannedTrial(arm_id=baseline, repetition=0)
+    for repetition in range(repetitions):
+        order = others if repetition % 2 == 0 else list(reversed(others))
+        for start in range(0, len(order), baseline_every):
+            for arm_id in order[start : start + baseline_every]:
+                yield PlannedTrial(arm_id=arm_id, repetition=repetition)
+            baseline_count += 1
+            yield PlannedTrial(arm_id=baseline, repetition=baseline_count)
+
+
+def setup_of(engine: EngineSettings) -> EngineSetup:
+    """The adapter's view of how the engine is run."""
+    return EngineSetup(
+        name=engine.name,
+        python=engine.python,
+        executable=engine.executable,
+        command=engine.command,
+        flags=engine.flags,
+        env=engine.env,
+    )
+
+
+def sample_launch(
+    arm: Arm,
+    engine: EngineSettings,
+    workload: Workload,
+    *,
+    port: int = 30000,
+    target_path: str | None = None,
+    drafter_path: str | None = None,
+) -> Launch:
+    """The launch of an arm; with the model references themselves where no paths are given yet."""
+    return Launch(
+        arm=arm,
+        setup=setup_of(engine),
+        host="127.0.0.1",
+        port=port,
+        target_path=target_path or arm.target,
+        drafter_path=drafter_path or arm.knobs.drafter,
+        max_concurrency=_max_concurrency(workload),
+    )
+
+
+def _max_concurrency(workload: Workload) -> int:
+    """Requests a server must hold at once; an open loop is given 64 places."""
+    return max(64 if load.shape == "open" else load.concurrency or 1 for load in workload.loads)
+
+
+def _engine_settings(spec: StudySpec, *, base: Path) -> EngineSettings:
+    chosen: EngineRun = spec.engine
+    shared = spec.engines.get(spec.engine.name, EngineRun())
+    how = chosen if chosen.python or chosen.executable or chosen.command else shared
+    return EngineSettings(
+        name=spec.engine.name,
+        python=_program(how.python, base),
+        executable=_program(how.executable, base),
+        command=how.command,
+        flags={**shared.flags, **chosen.flags},
+        env={**shared.env, **chosen.env},
+        ready_timeout_s=chosen.ready_timeout_s or shared.ready_timeout_s,
+    )
+
+
+def _program(value: str | None, base: Path) -> str | None:
+    if value is None or "/" not in value:
+        return value
+    expanded = Path(value).expanduser()
+    return str(expanded if expanded.is_absolute() else (base / expanded).absolute())
+
+
+def _model(model: ModelSpec | None, adapter: EngineAdapter, base: Path) -> str | None:
+    """The reference for this engine; a path that exists is made absolute, anything else stays a name."""
+    reference = model.for_format(adapter.model_format) if model else None
+    if reference is None:
+        return None
+    candidate = base / Path(reference).expanduser()
+    return str(candidate.absolute()) if candidate.exists() else reference
+
+
+def _arms(
+    spec: StudySpec, adapter: EngineAdapter, target: str, base: Path, problem: Any
+) -> tuple[list[Arm], dict[str, ArmExpectation], list[str], dict[str, tuple[str | int, ...]]]:
+    baseline = baseline_arm(engine=adapter.name, target=target)
+    arms: dict[str, Arm] = {}
+    names: set[str] = set()
+    expectations: dict[str, ArmExpectation] = {}
+    skipped: list[str] = []
+    places: dict[str, tuple[str | int, ...]] = {}
+    for arm_spec, place in [*_listed(spec), *_combinations(spec, problem)]:
+        name = arm_spec.name or _name_of(arm_spec)
+        if arm_spec.only_engines and adapter.name not in arm_spec.only_engines:
+            skipped.append(name)
+            continue
+        arm = _arm(arm_spec, name, spec, adapter, target, base)
+        if arm.is_baseline and not arm.flags and not arm.env and arm.knobs == Knobs():
+            continue
+        if arm.arm_id in arms:
+            problem(place, f"arm {name} is the same configuration as arm {arms[arm.arm_id].name}")
+            continue
+        if name in names or name == baseline.name:
+            problem(place, f"two arms are called {name!r}; give them names of their own")
+            continue
+        arms[arm.arm_id] = arm
+        names.add(name)
+        places[arm.arm_id] = place
+        if arm_spec.expect or arm_spec.why:
+            expectations[arm.arm_id] = ArmExpectation(expect=arm_spec.expect, why=arm_spec.why)
+    return [baseline, *arms.values()], expectations, skipped, places
+
+
+def _listed(spec: StudySpec) -> list[tuple[ArmSpec, tuple[str | int, ...]]]:
+    return [(arm, ("arms", index)) for index, arm in enumerate(spec.arms)]
+
+
+def _combinations(spec: StudySpec, problem: Any) -> list[tuple[ArmSpec, tuple[str | int, ...]]]:
+    if not spec.factors:
+        return []
+    count = 1
+    for values in spec.factors.values():
+        count *= len(values)
+    if count > _MAX_ARMS:
+        problem(("factors",), f"{count} combinations; at most {_MAX_ARMS}")
+        return []
+    found: list[tuple[ArmSpec, tuple[str | int, ...]]] = []
+    for values in itertools.product(*spec.factors.values()):
+        chosen = dict(zip(spec.factors, values, strict=True))
+        knobs = {k: v for k, v in chosen.items() if k in FACTORS and v is not None}
+        flags = {k.removeprefix("flags."): v for k, v in chosen.items() if k.startswith("flags.")}
+        if knobs.get("method") == "none" and not flags:
+            continue
+        try:
+            found.append((ArmSpec.model_validate({**knobs, "flags": flags}), ("factors",)))
+        except ValueError as error:
+            problem(("factors",), f"{chosen}: {_first(error)}")
+    return found
+
+
+def _first(error: ValueError) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _arm(arm: ArmSpec, name: str, spec: StudySpec, adapter: EngineAdapter, target: str, base: Path) -> Arm:
+    drafter = _model(arm.drafter, adapter, base)
+    if drafter is None and arm.method in needs_drafter(adapter):
+        drafter = _model(spec.drafter, adapter, base)
+    flags: dict[str, FlagValue] = dict(arm.flags)
+    return Arm(
+        name=name,
+        engine=adapter.name,
+        target=target,
+        knobs=Knobs(
+            method=arm.method,
+            drafter=drafter,
+            num_steps=arm.num_steps,
+            topk=arm.topk,
+            num_draft_tokens=arm.num_draft_tokens,
+            cuda_graphs=arm.cuda_graphs,
+        ),
+        flags=flags,
+        env=arm.env,
+    )
+
+
+def needs_drafter(adapter: EngineAdapter) -> frozenset[str]:
+    """Methods for which the study's common drafter is used."""
+    return frozenset(
+        {"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"}
+    ) & set(adapter.methods)
+
+
+def _name_of(arm: ArmSpec) -> str:
+    parts = [arm.method]
+    if arm.num_steps is not None and arm.num_steps != arm.num_draft_tokens:
+        parts.append(f"s{arm.num_steps}")
+    if arm.topk is not None and arm.topk != 1:
+        parts.append(f"t{arm.topk}")
+    if arm.num_draft_tokens is not None:
+        parts.append(f"k{arm.num_draft_tokens}")
+    if arm.cuda_graphs is False:
+        parts.append("nographs")
+    parts.extend(f"{name.split('-')[-1]}={value}" for name, value in arm.flags.items())
+    return "-".join(parts)[:60]
+
+
+def _prompts(spec: WorkloadSpec, base: Path, problem: Any) -> tuple[Prompt, ...]:
+    prompts: list[Prompt] = []
+    for index, source in enumerate(spec.prompts):
+        try:
+            prompts.extend(load_prompts(source, limit=spec.num_prompts, turns=spec.turns, base_dir=base))
+        except BadInput as error:
+            problem(("workload", "prompts", index), str(error))
+    return tuple(prompts[: spec.num_prompts])
+
+
+def _workload(spec: WorkloadSpec, prompts: tuple[Prompt, ...]) -> Workload:
+    loads = [LoadPoint.closed(c) for c in spec.concurrency]
+    loads += [LoadPoint.open(rate) for rate in spec.request_rate]
+    return Workload(
+        prompts=prompts,
+        sampling=Sampling(
+            max_tokens=spec.max_tokens,
+            temperature=spec.temperature,
+            seed=spec.seed,
+            ignore_eos=spec.ignore_eos,
+            extra_body=spec.extra_body,
+        ),
+        loads=tuple(loads) or (LoadPoint.closed(1),),
+        api=spec.api,
+        requests_per_load=spec.requests_per_load,
+        request_timeout_s=spec.request_timeout_s,
+    )

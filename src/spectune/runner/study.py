@@ -1,0 +1,223 @@
+"""``run_study``: the main job, from a resolved study to its reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from spectune.domain.arm import Arm
+from spectune.domain.hypothesis import Hypothesis
+from spectune.domain.interval import Interval
+from spectune.domain.measurement import LoadResult
+from spectune.domain.prediction import Observation, judge_hypothesis, propose
+from spectune.domain.statistics import SpeedSample, compare_with_baseline
+from spectune.domain.study import PlannedTrial, Study
+from spectune.domain.trial import Trial
+from spectune.embedded.models import fetch_embedded_target, resolve_model
+from spectune.engines.registry import adapter_for
+from spectune.errors import BadInput
+from spectune.report.pooling import end_to_end, pooled_acceptance, pooled_speed, speed_by_prompt
+from spectune.report.write import write_reports
+from spectune.runner.estimate import estimate
+from spectune.runner.events import TrialStart, Watcher
+from spectune.runner.trial import ModelPaths, run_trial
+from spectune.store.study_dir import StudyDir
+
+StopReason = Literal["done", "budget", "baseline failed"]
+
+
+@dataclass(frozen=True)
+class StudyOutcome:
+    """How a run of a study ended; ``new_trials`` were measured by this run."""
+
+    reason: StopReason
+    new_trials: int
+    trials: tuple[Trial, ...]
+
+    @property
+    def any_failed(self) -> bool:
+        return any(t.status == "failed" for t in self.trials)
+
+
+async def run_study(
+    directory: StudyDir, *, models: ModelPaths, watcher: Watcher, retry_failed: bool = False
+) -> StudyOutcome:
+    """Runs what is left of the plan. Finished trials are never repeated; each new one is on disk before the next."""
+    with directory.lock():
+        study = directory.read_study()
+        trials = directory.read_trials()
+        _check_same_workload(directory, study, trials)
+        todo = remaining(study, trials, retry_failed=retry_failed)
+        watcher.on_study(study, done=len(study.plan) - len(todo), total=len(study.plan))
+        if not todo:
+            write_reports(directory)
+            return StudyOutcome("done", 0, tuple(trials))
+        began, new = time.monotonic(), 0
+        for position, planned in enumerate(todo):
+            if _over_budget(study, len(trials), time.monotonic() - began):
+                write_reports(directory)
+                return StudyOutcome("budget", new, tuple(trials))
+            trial = await _next_trial(
+                directory, study, planned, trials, models, watcher, position=position, todo=len(todo)
+            )
+            trials.append(trial)
+            new += 1
+            watcher.on_trial_end(trial, trials)
+            if (
+                trial.status == "failed"
+                and planned.arm_id == study.baseline.arm_id
+                and not _any_complete(trials)
+            ):
+                write_reports(directory)
+                return StudyOutcome("baseline failed", new, tuple(trials))
+        write_reports(directory)
+        return StudyOutcome("done", new, tuple(trials))
+
+
+async def _next_trial(
+    directory: StudyDir,
+    study: Study,
+    planned: PlannedTrial,
+    trials: list[Trial],
+    models: ModelPaths,
+    watcher: Watcher,
+    *,
+    position: int,
+    todo: int,
+) -> Trial:
+    arm = study.arm(planned.arm_id)
+    hypothesis = propose(
+        arm,
+        baseline=study.baseline,
+        observed=observations(study, trials),
+        expectation=study.expectations.get(arm.arm_id),
+    )
+    number, folder = directory.new_trial(arm.arm_id)
+    total = len(study.plan)
+    watcher.on_trial_start(
+        TrialStart(
+            number=number,
+            position=total - todo + position + 1,
+            total=total,
+            arm=arm,
+            repetition=planned.repetition,
+            hypothesis=hypothesis,
+            eta_s=estimate(study, trials, remaining=todo - position).seconds if trials else None,
+        )
+    )
+
+    def judge(loads: tuple[LoadResult, ...], order: int) -> Hypothesis:
+        return _judged(hypothesis, arm, loads, order, study, trials)
+
+    return await run_trial(
+        arm,
+        repetition=planned.repetition,
+        study=study,
+        hypothesis=hypothesis,
+        judge=judge,
+        number=number,
+        directory=folder,
+        models=models,
+        watcher=watcher,
+    )
+
+
+def remaining(study: Study, trials: Sequence[Trial], *, retry_failed: bool = False) -> list[PlannedTrial]:
+    """The plan without what has ended. A failed baseline is always tried again: nothing can be compared without it."""
+    ended = {
+        (t.arm_id, t.repetition)
+        for t in trials
+        if t.status != "failed" or (not retry_failed and t.arm_id != study.baseline.arm_id)
+    }
+    return [p for p in study.plan if (p.arm_id, p.repetition) not in ended]
+
+
+def fetch_models(study: Study, *, home: Path, watcher: Watcher) -> ModelPaths:
+    """Paths of every model of the study; built-in ones are fetched once. Blocks while it downloads."""
+    model_format = adapter_for(study.engine.name).model_format
+    references = {arm.target for arm in study.arms}
+    references |= {arm.knobs.drafter for arm in study.arms if arm.knobs.drafter is not None}
+
+    def fetch(folder: Path) -> Path:
+        return fetch_embedded_target(
+            folder, progress=lambda done, total: watcher.on_fetch("the embedded model", done, total)
+        )
+
+    return ModelPaths(
+        {
+            reference: resolve_model(reference, model_format=model_format, home=home, fetch=fetch)
+            for reference in sorted(references)
+        }
+    )
+
+
+def observations(study: Study, trials: Sequence[Trial]) -> list[Observation]:
+    """What was measured so far, each speed beside the last baseline before it."""
+    found: list[Observation] = []
+    baseline_speeds: dict[str, float] | None = None
+    for trial in trials:
+        if trial.status != "complete":
+            continue
+        first = trial.loads[:1]
+        speed = pooled_speed(first, end_to_end, level=study.level)
+        if speed is None:
+            continue
+        speedup = None
+        if trial.arm_id == study.baseline.arm_id:
+            baseline_speeds = speed_by_prompt(first)
+        elif baseline_speeds:
+            samples = [SpeedSample(trial.arm_id, 2, speed_by_prompt(first))]
+            against = [SpeedSample(study.baseline.arm_id, 1, baseline_speeds)]
+            compared = compare_with_baseline(samples, against, level=study.level, margin=study.margin)
+            if trial.arm_id in compared:
+                speedup = compared[trial.arm_id].speedup.value
+        found.append(Observation(trial.arm, speed.value, speedup, pooled_acceptance(first)))
+    return found
+
+
+def _judged(
+    hypothesis: Hypothesis,
+    arm: Arm,
+    loads: tuple[LoadResult, ...],
+    order: int,
+    study: Study,
+    trials: Sequence[Trial],
+) -> Hypothesis:
+    observed = pooled_speed(loads[:1], end_to_end, level=study.level)
+    reference = [
+        SpeedSample(t.arm_id, t.number, speed_by_prompt(t.loads[:1]))
+        for t in trials
+        if t.status == "complete" and t.arm_id == hypothesis.compared_with
+    ]
+    speedup: Interval | None = None
+    if reference:
+        samples = [SpeedSample(arm.arm_id, order, speed_by_prompt(loads[:1]))]
+        compared = compare_with_baseline(samples, reference, level=study.level, margin=study.margin)
+        if arm.arm_id in compared:
+            speedup = compared[arm.arm_id].speedup
+    return judge_hypothesis(hypothesis, observed=observed, speedup_over_reference=speedup)
+
+
+def _check_same_workload(directory: StudyDir, study: Study, trials: Sequence[Trial]) -> None:
+    wanted = study.workload.workload_hash
+    others = [t for t in trials if t.workload_hash != wanted]
+    if others:
+        raise BadInput(
+            f"{directory.path}: {len(others)} trials there were measured under another workload "
+            f"({others[0].workload_hash}, now {wanted}); they cannot be compared. "
+            "Give the changed study its own directory with --dir"
+        )
+
+
+def _over_budget(study: Study, launches: int, elapsed_s: float) -> bool:
+    budget = study.budget
+    if budget.max_trials is not None and launches >= budget.max_trials:
+        return True
+    return budget.max_minutes is not None and elapsed_s >= budget.max_minutes * 60
+
+
+def _any_complete(trials: Sequence[Trial]) -> bool:
+    return any(t.status == "complete" for t in trials)

@@ -1,0 +1,230 @@
+"""The study directory: append-only, atomic, readable without spectune.
+
+::
+
+    STUDY_DIR/
+      study.yaml             the file the user gave, unchanged
+      study.json             ``Study``: everything resolved
+      lock                   held while a spectune works on it
+      trials/0003-1f2e3d4c/
+        plan.json            arm, hypothesis, command: written before the launch
+        server.log           the server's whole output
+        requests.jsonl       one record per finished request, as it finished
+        result.json          the field names of ``vllm bench serve --save-result``
+        trial.json           ``Trial``; its presence means the trial has ended
+
+A trial folder without ``trial.json`` was interrupted: it is kept, and its arm is run again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from spectune.domain.hypothesis import Hypothesis
+from spectune.domain.measurement import RequestRecord
+from spectune.domain.study import Study
+from spectune.domain.trial import SCHEMA_VERSION, Trial
+from spectune.errors import BadInput, EnvironmentFailed
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Whole or not at all, also when the machine stops half-way."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+@dataclass(frozen=True)
+class TrialDir:
+    """The folder of one trial while it is being written."""
+
+    path: Path
+
+    @property
+    def log_path(self) -> Path:
+        return self.path / "server.log"
+
+    def write_plan(self, plan: Mapping[str, Any]) -> None:
+        write_atomically(self.path / "plan.json", _to_json(plan))
+
+    def append_request(self, load_index: int, record: RequestRecord) -> None:
+        """One line, flushed: a kill loses at most the line being written."""
+        with (self.path / "requests.jsonl").open("a", encoding="utf-8") as file:
+            file.write(_request_line(load_index, record))
+
+    def replace_requests(self, by_load: Sequence[Sequence[RequestRecord]]) -> None:
+        """The same records once more, now with what is only known after a load point (token ids)."""
+        lines = [_request_line(index, record) for index, load in enumerate(by_load) for record in load]
+        write_atomically(self.path / "requests.jsonl", "".join(lines))
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        write_atomically(self.path / "result.json", _to_json(result))
+
+    def finish(self, trial: Trial) -> None:
+        """Ends the trial; request records stay in ``requests.jsonl`` and are not repeated here."""
+        body = trial.model_dump(mode="json")
+        for load in body["loads"]:
+            load.pop("requests")
+        write_atomically(self.path / "trial.json", _to_json(body))
+
+
+def _request_line(load_index: int, record: RequestRecord) -> str:
+    return json.dumps({"load": load_index, **record.model_dump(mode="json")}, ensure_ascii=False) + "\n"
+
+
+def _read_requests(path: Path) -> dict[int, list[dict[str, Any]]]:
+    """By load index; a torn last line (a kill while writing) is left out."""
+    by_load: dict[int, list[dict[str, Any]]] = {}
+    if not path.exists():
+        return by_load
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            by_load.setdefault(record.pop("load"), []).append(record)
+    return by_load
+
+
+def read_trial(path: Path) -> Trial | None:
+    """The ended trial in this folder, its requests included; ``None`` if it was interrupted."""
+    file = path / "trial.json"
+    if not file.exists():
+        return None
+    try:
+        body = json.loads(file.read_text(encoding="utf-8"))
+        _check_version(body, file)
+        requests = _read_requests(path / "requests.jsonl")
+        for index, load in enumerate(body["loads"]):
+            load["requests"] = requests.get(index, [])
+        return Trial.model_validate(body)
+    except (json.JSONDecodeError, ValidationError, KeyError, TypeError) as error:
+        raise BadInput(
+            f"{file}: not a trial record of this version: {_first_line(error)}\n"
+            "Move the trial's folder out of the study to have it measured again."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _check_version(body: Any, file: Path) -> None:
+    version = body.get("schema_version") if isinstance(body, dict) else None
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise BadInput(
+            f"{file}: schema version {version!r}; this spectune reads up to {SCHEMA_VERSION}: update spectune"
+        )
+
+
+class StudyDir:
+    """Reads and extends one study directory. Make one with ``create`` or ``open``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def trials_path(self) -> Path:
+        return self.path / "trials"
+
+    @classmethod
+    def create(cls, path: Path, *, study: Study, source: str) -> StudyDir:
+        """A new directory; ``source`` is the text of the user's study file."""
+        try:
+            (path / "trials").mkdir(parents=True, exist_ok=True)
+            write_atomically(path / "study.yaml", source)
+            write_atomically(path / "study.json", _to_json(study.model_dump(mode="json")))
+        except OSError as error:
+            raise EnvironmentFailed(f"{path}: cannot write the study: {error.strerror or error}") from error
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> StudyDir:
+        if not (path / "study.json").exists():
+            raise BadInput(
+                f"{path}: not a study directory (no study.json); `spectune run STUDY.yaml` makes one"
+            )
+        return cls(path)
+
+    @staticmethod
+    def exists(path: Path) -> bool:
+        return (path / "study.json").exists()
+
+    def read_study(self) -> Study:
+        file = self.path / "study.json"
+        try:
+            body = json.loads(file.read_text(encoding="utf-8"))
+            _check_version(body, file)
+            return Study.model_validate(body)
+        except (json.JSONDecodeError, ValidationError, AttributeError) as error:
+            raise BadInput(f"{file}: not a study record of this version: {_first_line(error)}") from error
+
+    def extend(self, study: Study, *, source: str) -> None:
+        """Replaces the plan by a changed one; trials are never touched."""
+        write_atomically(self.path / "study.yaml", source)
+        write_atomically(self.path / "study.json", _to_json(study.model_dump(mode="json")))
+
+    def trial_paths(self) -> list[Path]:
+        if not self.trials_path.exists():
+            return []
+        return sorted(p for p in self.trials_path.iterdir() if p.is_dir() and p.name[:4].isdigit())
+
+    def read_trials(self) -> list[Trial]:
+        """Ended trials in the order of their start."""
+        return [trial for path in self.trial_paths() if (trial := read_trial(path)) is not None]
+
+    def new_trial(self, arm_id: str) -> tuple[int, TrialDir]:
+        """The next number and its folder."""
+        numbers = [int(p.name.split("-")[0]) for p in self.trial_paths()]
+        number = max(numbers, default=0) + 1
+        path = self.trials_path / f"{number:04d}-{arm_id}"
+        path.mkdir(parents=True)
+        return number, TrialDir(path)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Held by the one spectune that works on this study; the system releases it when that one dies."""
+        with (self.path / "lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+                raise BadInput(
+                    f"{self.path}: another spectune (pid {holder}) is working on this study; "
+                    "wait for it, or give this one its own directory with --dir"
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+
+def plan_record(
+    *, hypothesis: Hypothesis, arm: Any, command: tuple[str, ...], env: Mapping[str, str]
+) -> dict[str, Any]:
+    """What is known before a launch, for ``plan.json``."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "arm": arm.model_dump(mode="json"),
+        "hypothesis": hypothesis.model_dump(mode="json"),
+        "command": list(command),
+        "env": dict(env),
+    }

@@ -1,0 +1,1 @@
+"""Reading the user's study file: YAML in, a checked ``StudySpec`` or every mistake with its line out."""

@@ -1,0 +1,149 @@
+"""A study file's text -> ``StudySpec``, or one error with every mistake in it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from spectune.errors import BadInput, Problem, StudyFileError
+from spectune.study_file.schema import StudySpec
+from spectune.study_file.yaml_lines import Document, read_yaml
+
+_OTHER_NAMES = {
+    "num_speculative_tokens": "num_draft_tokens",
+    "speculative_num_draft_tokens": "num_draft_tokens",
+    "speculative_num_steps": "num_steps",
+    "speculative_eagle_topk": "topk",
+    "eagle_topk": "topk",
+    "algorithm": "method",
+    "draft": "drafter",
+    "draft_model": "drafter",
+    "model": "target",
+    "max_concurrency": "concurrency",
+    "num_runs": "repetitions",
+    "backend": "engine",
+    "output_tokens": "max_tokens",
+    "args": "flags",
+}
+"""Words of the engines and of other tools, and ours for them."""
+
+
+def load_study_file(path: Path, *, overrides: Sequence[str] = ()) -> tuple[StudySpec, str, Document]:
+    """The checked file, its text and its lines. ``overrides``: ``key.path=value``, values in YAML."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not a text file (byte {error.start} is not UTF-8)") from error
+    except OSError as error:
+        raise BadInput(f"{path}: cannot read it: {error.strerror}") from error
+    document = read_yaml(text, name=str(path))
+    for override in overrides:
+        apply_override(document.value, override)
+    return parse_study(document, name=str(path)), text, document
+
+
+def apply_override(value: Any, override: str) -> None:
+    """Sets ``a.b=value`` in a parsed document; a bare engine name becomes a mapping where it must."""
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise BadInput(f"--set {override}: write it as key=value, e.g. --set engine=vllm")
+    try:
+        new = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadInput(f"--set {override}: the value is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(value, dict):
+        raise BadInput(f"--set {override}: the study file is not a mapping")
+    *parents, last = path.split(".")
+    here = value
+    for name in parents:
+        below = here.get(name)
+        if name == "engine" and isinstance(below, str):
+            below = {"name": below}
+        here[name] = below if isinstance(below, dict) else {}
+        here = here[name]
+    here[last] = new
+
+
+def parse_study(document: Document, *, name: str) -> StudySpec:
+    """Validates a document; every mistake of the file is in the one error."""
+    value = document.value
+    if not isinstance(value, dict):
+        raise StudyFileError(name, [Problem("file", "must be a mapping of keys to values", 1)])
+    engine = value.get("engine")
+    engine_name = engine.get("name") if isinstance(engine, dict) else engine
+    context = {"engine": engine_name if _is_engine(engine_name) else None}
+    try:
+        return StudySpec.model_validate(value, context=context)
+    except ValidationError as error:
+        problems = [_problem(details, document) for details in error.errors()]
+        problems.sort(key=lambda p: (p.line or 0, p.where))
+        raise StudyFileError(name, problems) from error
+
+
+def _is_engine(name: Any) -> bool:
+    from spectune.engines.registry import adapter_for
+
+    try:
+        return isinstance(name, str) and bool(adapter_for(name))
+    except BadInput:
+        return False
+
+
+def _problem(details: ErrorDetails, document: Document) -> Problem:
+    path = details["loc"]
+    where = ".".join(str(part) for part in path) or "file"
+    line = document.line_of(tuple(path))
+    kind, got = details["type"], details.get("input")
+    if kind == "extra_forbidden":
+        return Problem(where, _unknown_key(path), line)
+    if kind == "missing":
+        return Problem(where, "is missing; it must be given", line)
+    message = details["msg"].removeprefix("Value error, ")
+    shown = "" if isinstance(got, dict | list) or kind == "value_error" else f", got {got!r:.80}"
+    return Problem(where, f"{message}{shown}", line)
+
+
+def _unknown_key(path: tuple[int | str, ...]) -> str:
+    valid = valid_keys(path[:-1])
+    key = str(path[-1])
+    guess = _OTHER_NAMES.get(key)
+    if guess not in valid:
+        close = difflib.get_close_matches(key, valid, n=1)
+        guess = close[0] if close else None
+    hint = f"; did you mean {guess}?" if guess else ""
+    return (
+        f"unknown key{hint} Valid here: {', '.join(valid)}"
+        if hint
+        else f"unknown key; valid here: {', '.join(valid)}"
+    )
+
+
+def valid_keys(path: tuple[int | str, ...]) -> list[str]:
+    """The keys allowed in the mapping at ``path``."""
+    model: Any = StudySpec
+    for part in path:
+        if isinstance(part, int):
+            continue
+        if isinstance(model, type) and issubclass(model, BaseModel) and part in model.model_fields:
+            model = _inner_model(model.model_fields[part].annotation)
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return list(model.model_fields)
+    return []
+
+
+def _inner_model(annotation: Any) -> Any:
+    """The spec class somewhere inside ``X | None``, ``tuple[X, ...]``, ``dict[str, X]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) is not None:
+        for part in get_args(annotation):
+            found = _inner_model(part)
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,298 @@
+"""The study file as a schema. Docs: ``docs/study-file.md`` is generated from the descriptions here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from spectune.domain.arm import FACTORS, FlagValue
+from spectune.domain.secrets import is_secret
+from spectune.engines.registry import ENGINE_NAMES, adapter_for
+from spectune.errors import BadInput
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _as_engine(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _as_model(value: Any) -> Any:
+    return {"any": value} if isinstance(value, str) else value
+
+
+def _as_words(value: Any) -> Any:
+    return value.split() if isinstance(value, str) else value
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class EngineRun(_Spec):
+    """How an engine is started on this machine."""
+
+    python: str | None = Field(
+        default=None, description="Interpreter of the engine's own environment; spectune adds `-m MODULE`."
+    )
+    executable: str | None = Field(
+        default=None, description="Server program, e.g. `llama-server`, `vllm`, `sglang`."
+    )
+    command: Annotated[tuple[str, ...], BeforeValidator(_as_words)] = Field(
+        default=(),
+        description="A prefix used as it is, e.g. a container command (a list; a string is split at spaces).",
+    )
+    flags: dict[str, FlagValue] = Field(
+        default_factory=dict,
+        description="Engine flags of every arm, without dashes; `true`: the bare flag, `false`: removes a default.",
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="Environment variables of every arm.")
+    ready_timeout_s: float | None = Field(
+        default=None, gt=0, description="How long a launch may take; default: the engine's."
+    )
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _env_values_as_text(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: v if isinstance(v, str) else _scalar_text(v) for k, v in value.items()}
+        return value
+
+    @field_validator("env", "flags")
+    @classmethod
+    def _no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return _without_secrets(value)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> EngineRun:
+        given = [name for name in ("python", "executable", "command") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"give one of python, executable, command; got {' and '.join(given)}")
+        return self
+
+
+class EngineSpec(EngineRun):
+    """The engine of the study; a bare name is enough."""
+
+    name: str = Field(description=f"One of: {', '.join(ENGINE_NAMES)}.")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        return _checked_engine(value)
+
+
+class ModelSpec(_Spec):
+    """A model: a path, name or hub id, or one for each form (`gguf`: llama.cpp, `hf`: vLLM and SGLang)."""
+
+    any: str | None = Field(default=None, description="Path, hub id or built-in name used by every engine.")
+    gguf: str | None = Field(default=None, description="GGUF file, for llama.cpp.")
+    hf: str | None = Field(default=None, description="Hugging Face folder or hub id, for vLLM and SGLang.")
+
+    @model_validator(mode="after")
+    def _something(self) -> ModelSpec:
+        if self.any is None and self.gguf is None and self.hf is None:
+            raise ValueError("give a path, a hub id or a built-in name")
+        return self
+
+    def for_format(self, model_format: str) -> str | None:
+        own = self.gguf if model_format == "gguf" else self.hf
+        return own if own is not None else self.any
+
+
+_Model = Annotated[ModelSpec, BeforeValidator(_as_model)]
+
+
+class ArmSpec(_Spec):
+    """One configuration to measure."""
+
+    only_engines: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = Field(
+        default=(),
+        description="Measure this arm only when the study's engine is one of these; otherwise it is skipped.",
+    )
+    name: str | None = Field(
+        default=None, min_length=1, max_length=60, description="Default: made from the factors."
+    )
+    method: str = Field(
+        description="`none`, `ngram`, `draft_model`, `eagle`, `eagle3`, `mtp`, or one of the engine's own."
+    )
+    drafter: _Model | None = Field(default=None, description="The draft model, where the method needs one.")
+    num_steps: int | None = Field(default=None, ge=1, description="Draft passes per verify step.")
+    topk: int | None = Field(default=None, ge=1, description="Branching of the draft tree; 1 is a chain.")
+    num_draft_tokens: int | None = Field(
+        default=None, ge=1, description="Tokens proposed per verify step, without the root."
+    )
+    cuda_graphs: bool | None = Field(default=None, description="Default: the engine's.")
+    flags: dict[str, FlagValue] = Field(default_factory=dict, description="Engine flags of this arm.")
+    env: dict[str, str] = Field(default_factory=dict, description="Environment variables of this arm.")
+    expect: Literal["faster", "slower", "same"] | None = Field(
+        default=None, description="What you expect against the baseline; judged afterwards."
+    )
+    why: str | None = Field(default=None, description="Why you expect it.")
+
+    @field_validator("env", "flags")
+    @classmethod
+    def _no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return _without_secrets(value)
+
+    @field_validator("only_engines")
+    @classmethod
+    def _known_engines(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            _checked_engine(name)
+        return value
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, value: str, info: ValidationInfo) -> str:
+        engine = (info.context or {}).get("engine")
+        only = info.data.get("only_engines") or ()
+        if engine is not None and (not only or engine in only):
+            methods = adapter_for(engine).methods
+            if value not in methods:
+                raise ValueError(f"{engine} does not know {value!r}; valid: {', '.join(methods)}")
+        return value
+
+
+class WorkloadSpec(_Spec):
+    """What every arm is asked to do."""
+
+    prompts: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = Field(
+        default=("builtin",),
+        description="`builtin`, `builtin:code,maths` (categories: code, maths, chat, summary, translation, "
+        "structured), or files: JSONL with `prompt`, MT-Bench `turns`, chat `messages`, ShareGPT JSON.",
+    )
+    num_prompts: int | None = Field(default=None, ge=1, description="Use only the first so many.")
+    turns: Literal["first", "all"] = Field(
+        default="first", description="For prompts with several user turns."
+    )
+    api: Literal["chat", "completions"] = Field(
+        default="chat", description="Which OpenAI-compatible endpoint."
+    )
+    max_tokens: int = Field(default=128, ge=1, description="Most tokens per answer.")
+    temperature: float = Field(
+        default=0.0, ge=0, le=2, description="0 is greedy, and lets outputs be compared."
+    )
+    seed: int | None = Field(default=0, description="Sampling seed sent with every request.")
+    ignore_eos: bool = Field(default=False, description="Generate `max_tokens` whatever the model says.")
+    extra_body: dict[str, Any] = Field(default_factory=dict, description="Merged into every request body.")
+    concurrency: Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], BeforeValidator(_as_list)] = (
+        Field(
+            default=(), description="Closed loop: requests kept in flight; a list measures each. Default 1."
+        )
+    )
+    request_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_as_list)] = Field(
+        default=(), description="Open loop: Poisson arrivals per second; a list measures each."
+    )
+    requests_per_load: int | None = Field(
+        default=None, ge=1, description="Requests at each load point; default: each prompt once."
+    )
+    request_timeout_s: float = Field(
+        default=600.0, gt=0, description="After this a request counts as failed."
+    )
+    warmup_requests: int | None = Field(
+        default=None,
+        ge=0,
+        description="Before measuring, at the load's own concurrency; default: twice it, 3 to 64.",
+    )
+
+
+class BudgetSpec(_Spec):
+    """Limits; reaching one ends the study cleanly, and a larger one resumes it."""
+
+    max_trials: int | None = Field(default=None, ge=1, description="Launches, those already made included.")
+    max_minutes: float | None = Field(default=None, gt=0, description="Wall time of one `spectune run`.")
+
+
+class StudySpec(_Spec):
+    """A study file."""
+
+    question: str = Field(min_length=1, description="What the study is to answer, in a sentence.")
+    name: str | None = Field(
+        default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,80}$", description="Default: the file's name."
+    )
+    engine: Annotated[EngineSpec, BeforeValidator(_as_engine)] = Field(
+        description="Engine name, or how to run it."
+    )
+    engines: dict[str, EngineRun] = Field(
+        default_factory=dict,
+        description="How each engine is run, by name, so that `engine:` is the one line to change.",
+    )
+    target: _Model = Field(description="The model to serve. Built in: `smollm2-135m-instruct`.")
+    drafter: _Model | None = Field(
+        default=None,
+        description="Drafter of arms that need one and name none. Built in: `smollm2-135m-eagle3`.",
+    )
+    arms: tuple[ArmSpec, ...] = Field(
+        default=(), description="Configurations; the baseline is added by spectune."
+    )
+    factors: dict[str, Annotated[tuple[Any, ...], BeforeValidator(_as_list)]] = Field(
+        default_factory=dict,
+        description="Values per factor; every combination becomes an arm. Factors: "
+        + ", ".join(f"`{name}`" for name in FACTORS)
+        + ", `flags.NAME`.",
+    )
+    workload: WorkloadSpec = Field(default=WorkloadSpec(), description="Prompts, sampling and load.")
+    repetitions: int = Field(
+        default=1, ge=1, le=100, description="Launches per arm: restarts alone move speeds by 10-20 %."
+    )
+    baseline_every: int = Field(
+        default=2, ge=1, description="The baseline is launched again after so many arms, to cancel drift."
+    )
+    budget: BudgetSpec = Field(default=BudgetSpec(), description="Limits.")
+    level: float = Field(default=0.95, gt=0.5, lt=1, description="Level of every interval.")
+    margin: float = Field(default=0.02, ge=0, lt=0.5, description="Speedups within it count as SAME.")
+
+    @field_validator("engines")
+    @classmethod
+    def _known_engines(cls, value: dict[str, EngineRun]) -> dict[str, EngineRun]:
+        for name in value:
+            _checked_engine(name)
+        return value
+
+    @field_validator("factors")
+    @classmethod
+    def _known_factors(cls, value: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+        for name, values in value.items():
+            if name not in FACTORS and not name.startswith("flags."):
+                raise ValueError(f"unknown factor {name!r}; valid: {', '.join(FACTORS)}, flags.NAME")
+            if not values:
+                raise ValueError(f"factor {name!r} has no values")
+        if value and "method" not in value:
+            raise ValueError("factors need a method, e.g. `method: [eagle3]`")
+        return value
+
+
+def _checked_engine(name: str) -> str:
+    try:
+        adapter_for(name)
+    except BadInput as error:
+        raise ValueError(str(error).removeprefix("engine: ")) from error
+    return name
+
+
+def _without_secrets(value: dict[str, Any]) -> dict[str, Any]:
+    for name in value:
+        if is_secret(name):
+            raise ValueError(
+                f"{name} looks like a credential, and a study file is made to be shared: leave it out and set it in "
+                "your own environment, which the server inherits"
+            )
+    return value
+
+
+def _scalar_text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value) if isinstance(value, int | float) else value

@@ -1,0 +1,131 @@
+"""Hypotheses are written from what was measured, and judged by what came."""
+
+import pytest
+
+from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.arm import Arm, Knobs, baseline_arm, differing_factors
+from spectune.domain.interval import Interval
+from spectune.domain.prediction import Observation, chain_acceptance_length, judge_hypothesis, propose
+from spectune.domain.study import ArmExpectation
+
+BASE = baseline_arm(engine="vllm", target="m")
+
+
+def chain(length: int, method: str = "eagle3") -> Arm:
+    knobs = Knobs(method=method, drafter="d", num_draft_tokens=length)
+    return Arm(name=f"{method}-k{length}", engine="vllm", target="m", knobs=knobs)
+
+
+# 100 steps; 60 keep position 0, 30 also position 1, 15 also position 2.
+COUNTS = AcceptanceCounts(
+    num_drafts=100, num_draft_tokens=300, num_accepted_tokens=105, accepted_per_position=(60, 30, 15)
+)
+
+
+def interval(value: float, low: float, high: float) -> Interval:
+    return Interval(value=value, low=low, high=high, n=10, unit="tok/s")
+
+
+def test_shorter_chains_follow_exactly_from_a_longer_one() -> None:
+    assert chain_acceptance_length(COUNTS, 1) == (pytest.approx(1.6), 0)
+    assert chain_acceptance_length(COUNTS, 2) == (pytest.approx(1.9), 0)
+    assert chain_acceptance_length(COUNTS, 3) == (pytest.approx(2.05), 0)
+
+
+def test_longer_chains_hold_the_last_conditional_acceptance() -> None:
+    length, invented = chain_acceptance_length(COUNTS, 5)
+    # 0.15 kept at position 2, conditional 0.5: 0.075 and 0.0375 more.
+    assert length == pytest.approx(2.05 + 0.075 + 0.0375)
+    assert invented == 2
+
+
+def test_the_first_baseline_is_the_reference_and_is_not_judged() -> None:
+    hypothesis = propose(BASE, baseline=BASE, observed=[])
+    assert hypothesis.expectation == "reference"
+    judged = judge_hypothesis(hypothesis, observed=interval(80, 78, 82), speedup_over_reference=None)
+    assert judged.verdict is None
+
+
+def test_a_new_method_claims_a_direction_and_no_number() -> None:
+    observed = [Observation(BASE, 80.0, None, None)]
+    hypothesis = propose(chain(3), baseline=BASE, observed=observed)
+    assert hypothesis.compared_with == BASE.arm_id
+    assert hypothesis.expectation == "faster"
+    assert hypothesis.predicted_tok_per_s is None
+    assert "not known yet" in hypothesis.why
+
+
+def test_a_shorter_chain_is_predicted_from_the_longer_by_hand() -> None:
+    # K = 3: acceptance length 2.05, speedup 0.82 -> 2.5 baseline steps; linear from 1: K = 1 costs 1.5.
+    observed = [Observation(BASE, 80.0, None, None), Observation(chain(3), 65.6, 0.82, COUNTS)]
+    hypothesis = propose(chain(1), baseline=BASE, observed=observed)
+    assert hypothesis.compared_with == chain(3).arm_id
+    assert hypothesis.changed == ("num_draft_tokens",)
+    assert hypothesis.predicted_tok_per_s is not None
+    assert hypothesis.predicted_tok_per_s.value == pytest.approx(80 * 1.6 / 1.5)
+    assert hypothesis.expectation == "faster"
+
+
+def test_two_measured_lengths_give_the_cost_of_the_one_between() -> None:
+    short = AcceptanceCounts(
+        num_drafts=100, num_draft_tokens=100, num_accepted_tokens=60, accepted_per_position=(60,)
+    )
+    observed = [
+        Observation(BASE, 100.0, None, None),
+        Observation(chain(1), 128.0, 1.28, short),  # 1.6 / 1.28 = 1.25
+        Observation(chain(3), 102.5, 1.025, COUNTS),  # 2.05 / 1.025 = 2.0
+    ]
+    hypothesis = propose(chain(2), baseline=BASE, observed=observed)
+    assert hypothesis.predicted_tok_per_s is not None
+    assert hypothesis.predicted_tok_per_s.value == pytest.approx(100 * 1.9 / 1.625)
+
+
+def test_flags_are_not_predicted() -> None:
+    observed = [Observation(BASE, 80.0, None, None), Observation(chain(3), 65.6, 0.82, COUNTS)]
+    arm = chain(3).model_copy(update={"flags": {"p-min": 0.7}})
+    hypothesis = propose(arm, baseline=BASE, observed=observed)
+    assert hypothesis.changed == ("flags.p-min",)
+    assert hypothesis.predicted_tok_per_s is None
+
+
+def test_a_repetition_predicts_itself() -> None:
+    observed = [Observation(BASE, 80.0, None, None), Observation(chain(3), 65.6, 0.82, COUNTS)]
+    hypothesis = propose(chain(3), baseline=BASE, observed=observed)
+    assert hypothesis.changed == ()
+    assert hypothesis.predicted_tok_per_s is not None
+    assert hypothesis.predicted_tok_per_s.value == 65.6
+
+
+def test_the_users_expectation_and_reason_stand() -> None:
+    observed = [Observation(BASE, 80.0, None, None)]
+    expectation = ArmExpectation(expect="slower", why="the draft is weak")
+    hypothesis = propose(chain(3), baseline=BASE, observed=observed, expectation=expectation)
+    assert (hypothesis.expectation, hypothesis.why) == ("slower", "the draft is weak")
+    speedup = Interval(value=0.8, low=0.75, high=0.85, n=10, unit="x baseline")
+    judged = judge_hypothesis(hypothesis, observed=interval(64, 60, 68), speedup_over_reference=speedup)
+    assert judged.verdict == "confirmed"
+    assert judged.observed == "64.0 tok/s, 0.80x baseline"
+
+
+@pytest.mark.parametrize(
+    ("observed", "verdict"),
+    [
+        (interval(105, 100, 110), "confirmed"),
+        (interval(140, 135, 145), "refuted"),
+        (interval(112, 108, 116), "undecided"),
+    ],
+)
+def test_a_prediction_is_judged_by_where_the_observation_lies(observed: Interval, verdict: str) -> None:
+    hypothesis = propose(chain(3), baseline=BASE, observed=[Observation(chain(3), 100.0, 1.0, COUNTS)])
+    assert judge_hypothesis(hypothesis, observed=observed, speedup_over_reference=None).verdict == verdict
+
+
+def test_nothing_observed_is_undecided() -> None:
+    hypothesis = propose(chain(3), baseline=BASE, observed=[Observation(BASE, 80.0, None, None)])
+    assert judge_hypothesis(hypothesis, observed=None, speedup_over_reference=None).verdict == "undecided"
+
+
+def test_differing_factors_name_knobs_and_flags() -> None:
+    other = chain(2).model_copy(update={"flags": {"x": 1}})
+    assert differing_factors(chain(3), other) == ("num_draft_tokens", "flags.x")
+    assert differing_factors(chain(3), chain(3)) == ()

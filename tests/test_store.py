@@ -1,0 +1,110 @@
+"""The study directory: nothing is lost, and nothing half-written passes as whole."""
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from report_studies import realistic
+
+from spectune.domain.study import Study
+from spectune.domain.trial import Trial
+from spectune.errors import BadInput
+from spectune.store.study_dir import StudyDir, read_trial, write_atomically
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> tuple[StudyDir, Study, list[Trial]]:
+    study, trials = realistic()
+    directory = StudyDir.create(tmp_path / "study", study=study, source="question: q\n")
+    for trial in trials:
+        _, folder = directory.new_trial(trial.arm_id)
+        for index, load in enumerate(trial.loads):
+            for request in load.requests:
+                folder.append_request(index, request)
+        folder.finish(trial)
+    return directory, study, trials
+
+
+def test_what_was_written_reads_back_equal(recorded: tuple[StudyDir, Study, list[Trial]]) -> None:
+    directory, study, trials = recorded
+    assert directory.read_study() == study
+    assert directory.read_trials() == trials
+
+
+def test_a_trial_without_its_last_file_was_interrupted(recorded: tuple[StudyDir, Study, list[Trial]]) -> None:
+    directory, _, trials = recorded
+    path = directory.trial_paths()[1]
+    (path / "trial.json").unlink()
+    assert read_trial(path) is None
+    assert len(directory.read_trials()) == len(trials) - 1
+    number, _ = directory.new_trial("abcd1234")
+    assert number == len(trials) + 1
+
+
+def test_a_torn_last_line_is_left_out(recorded: tuple[StudyDir, Study, list[Trial]]) -> None:
+    directory, _, trials = recorded
+    path = directory.trial_paths()[0] / "requests.jsonl"
+    path.write_text(path.read_text(encoding="utf-8")[:-40], encoding="utf-8")
+    read = directory.read_trials()[0]
+    assert len(read.loads[0].requests) == len(trials[0].loads[0].requests) - 1
+
+
+def test_records_are_readable_with_a_json_reader_alone(recorded: tuple[StudyDir, Study, list[Trial]]) -> None:
+    directory, _, trials = recorded
+    body = json.loads((directory.trial_paths()[0] / "trial.json").read_text(encoding="utf-8"))
+    assert body["schema_version"] == 1
+    assert body["arm"]["knobs"]["method"] == trials[0].arm.knobs.method
+    assert "requests" not in body["loads"][0]
+
+
+@pytest.mark.parametrize("damage", ["{", '{"schema_version": 1}', "[]", '{"schema_version": "x"}'])
+def test_a_damaged_record_names_its_file(recorded: tuple[StudyDir, Study, list[Trial]], damage: str) -> None:
+    directory, _, _ = recorded
+    path = directory.trial_paths()[0] / "trial.json"
+    path.write_text(damage, encoding="utf-8")
+    with pytest.raises(BadInput, match=r"trial\.json"):
+        directory.read_trials()
+
+
+def test_a_newer_schema_says_update(recorded: tuple[StudyDir, Study, list[Trial]]) -> None:
+    directory, _, _ = recorded
+    path = directory.path / "study.json"
+    body = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**body, "schema_version": 99}), encoding="utf-8")
+    with pytest.raises(BadInput, match="update spectune"):
+        directory.read_study()
+
+
+def test_a_folder_that_is_no_study_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="not a study directory"):
+        StudyDir.open(tmp_path)
+
+
+def test_an_atomic_write_replaces_whole_files_and_leaves_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_atomically(path, "one")
+    write_atomically(path, "two")
+    assert path.read_text() == "two"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def _hold(path: Path, held: object, release: object) -> None:
+    with StudyDir(path).lock():
+        held.set()  # type: ignore[attr-defined]
+        release.wait(20)  # type: ignore[attr-defined]
+
+
+def test_the_lock_names_its_holder_and_dies_with_it(recorded: tuple[StudyDir, Study, list[Trial]]) -> None:
+    directory, _, _ = recorded
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    holder = context.Process(target=_hold, args=(directory.path, held, release))
+    holder.start()
+    assert held.wait(20)
+    with pytest.raises(BadInput, match=f"pid {holder.pid}"), directory.lock():
+        pass
+    holder.kill()
+    holder.join()
+    with directory.lock():
+        pass

