@@ -39,9 +39,12 @@ format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-engines:
+engines: install
 	@echo "== real engines, outside the repository"
-	$(PYTHON) tools/engines/install.py vllm sglang models
+	$(PYTHON) tools/engines/install.py vllm sglang
+	@echo "== the models they serve in the tests"
+	$(BIN)/python -c 'from spectune.embedded import models; models.fetch_embedded_target(models.data_home())'
+	$(PYTHON) tools/engines/install.py models
 
 test-engines: install
 	@echo "== tests against real vLLM and SGLang"

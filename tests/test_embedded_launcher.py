@@ -30,13 +30,14 @@ STOP_LIMIT_S = 2.0
 
 
 @pytest.fixture(scope="session")
-def target() -> Path:
-    return fetch_embedded_target(data_home())
+def package() -> ModuleType:
+    module: ModuleType = pytest.importorskip("xllamacpp")
+    return module
 
 
 @pytest.fixture(scope="session")
-def package() -> ModuleType:
-    return pytest.importorskip("xllamacpp")
+def target(package: ModuleType) -> Path:
+    return fetch_embedded_target(data_home())
 
 
 class Running:
@@ -246,9 +247,10 @@ def test_missing_model_file_is_one_clear_line(package: ModuleType) -> None:
 
 @pytest.mark.embedded
 def test_every_flag_is_a_name_in_the_engine_itself(package: ModuleType) -> None:
+    assert package.__file__ is not None
     library = next(Path(package.__file__).parent.glob("*.so")).read_bytes()
     names = [name for flag in FLAGS for name in (*flag.names, *flag.off_names)]
-    unknown = [name for name in (*names, *REMOVED) if f"\0{name}\0".encode() not in library]
+    unknown = [name for name in (*names, *REMOVED) if f"{name}\0".encode() not in library]
     assert unknown == []
 
 
@@ -353,9 +355,8 @@ def test_imposed_acceptance_length_is_what_the_engine_does(
 
 @pytest.mark.embedded
 def test_ngram_speculation_finds_repeated_text(target: Path) -> None:
-    flags = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "3")
-    flags += ("--spec-ngram-simple-size-m", "4", "--metrics")
-    with serving(target, *flags) as server:
+    flags = "--metrics --spec-type ngram-simple --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 4"
+    with serving(target, *flags.split()) as server:
         server.complete("one two three four five six seven eight. " * 6 + "one two three", max_tokens=24)
         assert server.metric("spec_decode_num_accepted_tokens_total") > 0
 

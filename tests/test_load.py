@@ -165,7 +165,7 @@ def test_a_blocked_event_loop_is_measured() -> None:
 
     result = measure(workload(prompts=4), LoadPoint.closed(2), "--tokens-per-s=50", beside=block_soon)
     assert result.max_loop_lag_s is not None
-    assert 0.1 < result.max_loop_lag_s < 2
+    assert 0.09 < result.max_loop_lag_s < 2
     assert result.client_cpu_s is not None
     assert 0 < result.client_cpu_s < result.duration_s
 

@@ -85,7 +85,7 @@ def test_one_baseline_trial_has_nothing_to_be_compared_with():
 
 
 def test_failed_requests_are_left_out():
-    arm = [said("x"), said("", TWO, error="timeout")]
+    arm = [said("x"), said("cut of", TWO, error="timeout")]
     parity = output_parity([arm], baseline=[said("x"), said("y", TWO)], sampling=GREEDY)
     assert (parity.num_compared, parity.equal_frac) == (1, 1.0)
 

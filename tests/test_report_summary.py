@@ -2,73 +2,48 @@
 
 from __future__ import annotations
 
-import json
-from datetime import timedelta
-
 import pytest
 from report_studies import (
     BASELINE,
-    START,
+    FAST,
+    SLOW,
+    UNEVEN,
+    bracketed,
     counts,
     failed,
-    hypothesis,
     load_result,
-    realistic,
     request,
-    speculative,
+    scaled,
     study,
     trial,
 )
 
 from spectune.domain.arm import baseline_arm
-from spectune.domain.trial import Trial
 from spectune.domain.workload import LoadPoint, Sampling
 from spectune.report.pooling import percentile
 from spectune.report.summary import summarize
-from spectune.report.write import summary_json
-
-FAST = speculative("fast", length=3)
-SLOW = speculative("slow", length=7)
-UNEVEN = {"p0": 50.0, "p1": 100.0, "p2": 200.0}
-
-
-def scaled(factor: float) -> dict[str, float]:
-    return {prompt: speed * factor for prompt, speed in UNEVEN.items()}
-
-
-def bracketed(arm, speeds, *, acceptance=None, **kwargs):
-    """Baseline, arm, baseline."""
-    of = study(arm, **kwargs)
-    return summarize(
-        of,
-        [
-            trial(of, BASELINE, 1, speeds=UNEVEN),
-            trial(of, arm, 2, speeds=speeds, acceptance=acceptance),
-            trial(of, BASELINE, 3, speeds=UNEVEN, repetition=1),
-        ],
-    )
 
 
 def test_speed_is_the_geometric_mean_over_prompts():
-    base = bracketed(FAST, scaled(1.2)).baseline.first
+    base = summarize(*bracketed(FAST, scaled(1.2))).baseline.first
     assert base.e2e_tok_per_s.value == pytest.approx(100.0)  # cube root of 50 * 100 * 200
     assert base.e2e_tok_per_s.n == 3
 
 
 def test_speedup_is_paired_by_prompt():
-    row = bracketed(FAST, scaled(1.2)).arm(FAST.arm_id)
+    row = summarize(*bracketed(FAST, scaled(1.2))).arm(FAST.arm_id)
     assert row.first.speedup.value == pytest.approx(1.2)
     assert row.first.speedup.low == pytest.approx(1.2)  # every prompt and both baselines agree
     assert row.first.verdict == "FASTER"
 
 
 def test_decode_speed_leaves_the_first_token_out():
-    base = bracketed(FAST, scaled(1.2)).baseline.first
+    base = summarize(*bracketed(FAST, scaled(1.2))).baseline.first
     assert base.decode_tok_per_s.value == pytest.approx(110.0)  # 99 tokens in 0.9 of the time of 100
 
 
 def test_output_throughput_is_all_tokens_over_all_time():
-    base = bracketed(FAST, scaled(1.2)).baseline.first
+    base = summarize(*bracketed(FAST, scaled(1.2))).baseline.first
     assert base.output_tok_per_s == pytest.approx(300 / (2 + 1 + 0.5))
 
 
@@ -92,20 +67,20 @@ def test_the_best_arm_is_the_fastest_of_the_faster():
 
 
 def test_the_baseline_is_best_when_nothing_is_faster():
-    summary = bracketed(FAST, scaled(0.9))
+    summary = summarize(*bracketed(FAST, scaled(0.9)))
     assert summary.best_arm_id == BASELINE.arm_id
     assert summary.arm(FAST.arm_id).first.verdict == "SLOWER"
 
 
 def test_a_large_speedup_that_cannot_be_told_from_noise_is_not_best():
     noisy = {"p0": 50 * 3, "p1": 100 * 0.6, "p2": 200 * 2}
-    summary = bracketed(FAST, noisy)
+    summary = summarize(*bracketed(FAST, noisy))
     assert summary.arm(FAST.arm_id).first.speedup.value > 1.4
     assert summary.best_arm_id == BASELINE.arm_id
 
 
 def test_one_prompt_gives_a_speedup_without_an_interval():
-    summary = bracketed(FAST, {"p0": 75.0}, num_prompts=1)
+    summary = summarize(*bracketed(FAST, {"p0": 75.0}, num_prompts=1))
     speedup = summary.arm(FAST.arm_id).first.speedup
     assert (speedup.value, speedup.low, speedup.high) == (pytest.approx(1.5), None, None)
     assert summary.arm(FAST.arm_id).first.verdict == "CANNOT_TELL"
@@ -143,14 +118,14 @@ def test_counters_of_the_server_give_a_length_without_an_interval():
 
 
 def test_acceptance_of_plain_decoding_is_unknown_not_one():
-    base = bracketed(FAST, scaled(1.2)).baseline.first
+    base = summarize(*bracketed(FAST, scaled(1.2))).baseline.first
     assert base.acceptance_length is None
     assert base.acceptance_rate is None
 
 
 def test_break_even_is_length_over_speedup_when_every_step_verifies():
     # 100 tokens: the prompt's pass gives one, 66 passes give 66 and 33 drafts: all 66 verify.
-    row = bracketed(FAST, scaled(1.2), acceptance=counts(66, 33)).arm(FAST.arm_id)
+    row = summarize(*bracketed(FAST, scaled(1.2), acceptance=counts(66, 33))).arm(FAST.arm_id)
     assert row.first.tokens_per_decode_step == pytest.approx(1.5)
     assert row.first.verify_step_frac == pytest.approx(1.0)
     assert row.break_even_acceptance_length == pytest.approx(1.5 / 1.2)
@@ -160,7 +135,7 @@ def test_break_even_is_length_over_speedup_when_every_step_verifies():
 
 def test_break_even_of_a_drafter_that_skips_steps_counts_the_plain_steps_in():
     # 33 of 66 passes verify and keep one draft each: T = 1.5, L = 2, cost 1.5 / 1.2 = 1.25, 1 + 0.25 / 0.5.
-    row = bracketed(FAST, scaled(1.2), acceptance=counts(33, 33)).arm(FAST.arm_id)
+    row = summarize(*bracketed(FAST, scaled(1.2), acceptance=counts(33, 33))).arm(FAST.arm_id)
     assert row.first.acceptance_length.value == pytest.approx(2.0)
     assert row.first.verify_step_frac == pytest.approx(0.5)
     assert row.break_even_acceptance_length == pytest.approx(1.5)
@@ -191,7 +166,7 @@ def test_categories_have_their_own_speedup_and_acceptance():
 
 
 def test_latencies_pool_the_requests_of_all_trials():
-    summary = bracketed(FAST, scaled(1.2))
+    summary = summarize(*bracketed(FAST, scaled(1.2)))
     base = summary.baseline.first
     assert base.median_ttft_s == pytest.approx(0.1)  # 0.2, 0.1, 0.05 twice
     assert base.median_tpot_s == pytest.approx(0.9 / 99)
@@ -222,7 +197,7 @@ def test_parity_is_against_the_first_baseline_trial():
 
 
 def test_a_sampled_workload_has_no_parity():
-    summary = bracketed(FAST, scaled(1.2), sampling=Sampling(temperature=1.0))
+    summary = summarize(*bracketed(FAST, scaled(1.2), sampling=Sampling(temperature=1.0)))
     assert summary.trials[1].parity_frac is None
 
 
@@ -264,7 +239,7 @@ def test_the_baseline_is_the_studys_first_arm_not_every_arm_without_speculation(
     plain_too = baseline_arm(engine="llamacpp", target="smollm2", flags={"threads": 1}).model_copy(
         update={"name": "one thread"}
     )
-    summary = bracketed(plain_too, scaled(0.5))
+    summary = summarize(*bracketed(plain_too, scaled(0.5)))
     assert summary.arm(plain_too.arm_id).first.speedup.value == pytest.approx(0.5)
     assert [arm.is_baseline for arm in summary.arms] == [True, False]
 
@@ -288,164 +263,3 @@ def test_trials_of_another_workload_are_compared_with_nothing():
     summary = summarize(of, trials)
     assert summary.trials[1].speedup is None
     assert "workload-changed" in {finding.code for finding in summary.findings}
-
-
-class TestHeadline:
-    def test_names_the_fastest_with_its_interval_and_basis(self):
-        summary = bracketed(FAST, scaled(1.2), acceptance=counts(66, 33))
-        assert summary.headline == (
-            "fast is fastest: 1.20x [1.20, 1.20] of plain decoding (95 %, 3 prompts, 1 launch), "
-            "acceptance length 1.50."
-        )
-
-    def test_says_what_would_break_even_when_nothing_is_faster(self):
-        summary = bracketed(FAST, scaled(0.75), acceptance=counts(66, 33))
-        assert summary.headline == (
-            "Nothing is faster than plain decoding on this machine; closest: fast at 0.75x [0.75, 0.75] "
-            "(95 %, 3 prompts, 1 launch). Its acceptance length 1.50 is below the 2.00 that would break even."
-        )
-
-    def test_does_not_claim_what_it_cannot_tell(self):
-        summary = bracketed(FAST, {"p0": 50 * 3, "p1": 100 * 0.6, "p2": 200 * 2})
-        assert summary.headline.startswith("Nothing is shown to be faster than plain decoding")
-
-    def test_says_that_the_output_changed(self):
-        of = study(FAST)
-        records = [request(p, 150, text="else") for p in of.workload.prompts]
-        trials = [
-            trial(of, BASELINE, 1, speeds=100.0),
-            trial(of, FAST, 2, loads=(load_result(records),)),
-            trial(of, BASELINE, 3, speeds=100.0, repetition=1),
-        ]
-        assert "Its output differs from plain decoding's in 3 of 3 answers." in summarize(of, trials).headline
-
-    def test_of_an_empty_study_claims_nothing(self):
-        summary = summarize(study(FAST), [])
-        assert summary.headline == "No answer yet: the baseline has not been measured."
-        assert summary.best_arm_id is None
-
-    def test_of_a_failed_baseline_gives_the_cause(self):
-        of = study(FAST)
-        summary = summarize(of, [failed(of, BASELINE, 1, cause="no such model")])
-        assert summary.headline.startswith("No answer: the baseline failed (no such model)")
-        assert summary.best_arm_id is None
-
-    def test_of_a_lone_baseline_is_its_speed(self):
-        of = study(FAST)
-        summary = summarize(of, [trial(of, BASELINE, 1, speeds=100.0), failed(of, FAST, 2)])
-        assert summary.headline == "Only plain decoding was measured: 100 tok/s; the only other arm failed."
-        assert summary.best_arm_id == BASELINE.arm_id
-
-    def test_of_an_unfinished_study_says_so(self):
-        of = study(FAST, SLOW)
-        trials = [trial(of, BASELINE, 1, speeds=UNEVEN), trial(of, FAST, 2, speeds=scaled(1.2))]
-        assert summarize(of, trials).headline.endswith("Preliminary: 1 of 3 launches still to come.")
-
-    def test_of_a_simulated_engine_says_first_that_it_is_no_measurement(self):
-        of = study(FAST)
-        trials = [
-            trial(of, BASELINE, 1, speeds=100.0, simulated=True),
-            trial(of, FAST, 2, speeds=120.0, simulated=True),
-        ]
-        summary = summarize(of, trials)
-        assert summary.headline.startswith("Simulated engine: not a measurement.")
-        assert summary.simulated
-
-
-class TestTimeline:
-    def _trial(self, of, number, *, start_s, wall_s, phases_s) -> Trial:
-        begun = START + timedelta(seconds=start_s)
-        return trial(
-            of,
-            BASELINE,
-            number,
-            speeds=100.0,
-            started_at=begun.isoformat(),
-            ended_at=(begun + timedelta(seconds=wall_s)).isoformat(),
-            phases_s=phases_s,
-        )
-
-    def test_own_time_is_what_no_phase_explains_and_the_gaps_between(self):
-        of = study(FAST)
-        first = self._trial(of, 1, start_s=0, wall_s=10, phases_s={"launch": 4, "measure": 5.5})
-        second = self._trial(of, 2, start_s=11, wall_s=10, phases_s={"launch": 4, "measure": 5.5})
-        time = summarize(of, [first, second]).time
-        assert time.wall_s == pytest.approx(21)
-        assert time.own_s == pytest.approx(0.5 + 1 + 0.5)
-        assert time.own_frac == pytest.approx(2 / 21)
-        assert time.phases_s == {"launch": 8, "measure": 11}
-
-    def test_a_pause_is_nobodys_time(self):
-        of = study(FAST)
-        first = self._trial(of, 1, start_s=0, wall_s=10, phases_s={"measure": 10})
-        second = self._trial(of, 2, start_s=3610, wall_s=10, phases_s={"measure": 10})
-        time = summarize(of, [first, second]).time
-        assert (time.wall_s, time.own_s, time.num_pauses, time.pauses_s) == (20, 0, 1, 3600)
-
-    def test_phases_longer_than_the_wall_leave_no_negative_time(self):
-        of = study(FAST)
-        only = self._trial(of, 1, start_s=0, wall_s=9, phases_s={"measure": 10})
-        time = summarize(of, [only]).time
-        assert (time.wall_s, time.own_s) == (10, 0)
-
-    def test_an_unreadable_clock_leaves_the_phases(self):
-        of = study(FAST)
-        only = trial(of, BASELINE, 1, speeds=100.0, started_at="yesterday", phases_s={"measure": 3.0})
-        assert summarize(of, [only]).time.wall_s == 3.0
-
-
-class TestContract:
-    """Keys that scripts rely on (docs: what scripts may rely on)."""
-
-    def test_json_has_the_promised_keys(self):
-        body = json.loads(summary_json(bracketed(FAST, scaled(1.2), acceptance=counts(66, 33))))
-        assert {
-            "schema_version",
-            "study",
-            "baseline_arm_id",
-            "best_arm_id",
-            "trials",
-            "findings",
-        } <= body.keys()
-        row = body["trials"][1]
-        promised = (
-            "trial_id arm_id is_baseline arm command status cause e2e_tok_per_s decode_tok_per_s acceptance_length "
-            "acceptance_rate accepted_per_position speedup verdict parity_frac hypothesis phases_s"
-        )
-        assert set(promised.split()) <= row.keys()
-        assert row["speedup"].keys() == {"value", "low", "high", "level", "n", "unit"}
-        assert row["accepted_per_position"] == [0.5, 0.0, 0.0]
-        assert row["hypothesis"]["expectation"] == "faster"
-
-    def test_unknown_is_null(self):
-        body = json.loads(summary_json(bracketed(FAST, scaled(1.2))))
-        baseline = body["trials"][0]
-        assert [
-            baseline[key] for key in ("speedup", "verdict", "acceptance_length", "parity_frac", "cause")
-        ] == [None] * 5
-
-    @pytest.mark.parametrize("num_trials", range(11))
-    def test_json_is_strict_at_every_stage_of_a_study(self, num_trials):
-        of, trials = realistic()
-
-        def refuse(name):
-            raise AssertionError(f"{name} in JSON")
-
-        json.loads(summary_json(summarize(of, trials[:num_trials])), parse_constant=refuse)
-
-    def test_secrets_in_an_arms_own_settings_are_hidden(self):
-        arm = speculative(
-            "a", env={"HF_TOKEN": "hf_xyz", "OMP_NUM_THREADS": "2"}, flags={"api-key": "sk-1", "p": 0.5}
-        )
-        of = study(arm)
-        text = summary_json(summarize(of, [trial(of, arm, 1, speeds=100.0)]))
-        assert "hf_xyz" not in text and "sk-1" not in text
-        row = json.loads(text)["trials"][0]["arm"]
-        assert row["env"] == {"HF_TOKEN": "***", "OMP_NUM_THREADS": "2"}
-        assert row["flags"] == {"api-key": "***", "p": 0.5}
-
-    def test_hypotheses_come_through_whole(self):
-        of = study(FAST)
-        judged = hypothesis(verdict="refuted", observed="0.9x")
-        summary = summarize(of, [trial(of, FAST, 1, speeds=100.0, hypothesis=judged)])
-        assert summary.trials[0].hypothesis == judged

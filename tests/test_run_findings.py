@@ -117,8 +117,13 @@ class TestOutputs:
         assert finding.message == "2 of 3 greedy outputs equal plain decoding's"
 
     def test_a_baseline_that_differs_from_itself_as_much_makes_it_a_note(self):
-        finding = found([plain(), self._changed(share=1), plain(3, text="drift")])["output-changed"]
+        again = self._changed(share=1).model_copy(
+            update={"arm": BASELINE, "arm_id": BASELINE.arm_id, "number": 3, "trial_id": "again"}
+        )
+        finding = found([plain(), self._changed(share=1), again])["output-changed"]
         assert finding.severity == "note"
+        worse = found([plain(), self._changed(share=2), again])["output-changed"]
+        assert worse.severity == "warning"
 
     def test_one_baseline_launch_leaves_the_noise_floor_unknown(self):
         finding = found([plain(), self._changed(share=1)])["output-changed"]

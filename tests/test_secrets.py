@@ -5,12 +5,16 @@ import pytest
 from spectune.domain.secrets import is_secret, redact_argv, redact_env
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "OPENAI_API_KEY", "api-key", "DB_PASSWORD", "client_secret", "hf-token"])
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "OPENAI_API_KEY", "api-key", "DB_PASSWORD", "client_secret", "hf-token"]
+)
 def test_names_of_credentials_are_recognised(name: str) -> None:
     assert is_secret(name)
 
 
-@pytest.mark.parametrize("name", ["max-model-len", "TOKENIZERS_PARALLELISM", "num-draft-tokens", "KEYBOARD", "monkey"])
+@pytest.mark.parametrize(
+    "name", ["max-model-len", "TOKENIZERS_PARALLELISM", "num-draft-tokens", "KEYBOARD", "monkey"]
+)
 def test_names_of_other_things_are_not(name: str) -> None:
     assert not is_secret(name)
 

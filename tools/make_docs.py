@@ -103,7 +103,12 @@ def default_words(field: Any) -> str:
 
 
 def section(title: str, model: type[BaseModel]) -> str:
-    rows = [f"\n## {title}\n", " ".join((model.__doc__ or "").split()), "", "| key | type | default | meaning |"]
+    rows = [
+        f"\n## {title}\n",
+        " ".join((model.__doc__ or "").split()),
+        "",
+        "| key | type | default | meaning |",
+    ]
     rows.append("|---|---|---|---|")
     for name, field in model.model_fields.items():
         meaning = (field.description or "").replace("|", "\\|")

@@ -34,7 +34,7 @@ SGLANG_FILES = HERE / "sglang_cpu"
 MARKER = "spectune-engine.json"
 """In every environment made here: the recipe's hash, and whether it was finished."""
 NEEDED_FREE_BYTES = 6 * 2**30
-SAY_SOMETHING_EVERY_S = 15.0
+SAY_SOMETHING_EVERY_S = 30.0
 LOG_TAIL_LINES = 25
 ENVIRONMENT_FAILED = 3
 

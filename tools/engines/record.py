@@ -47,7 +47,6 @@ TOKENIZED_TEXT = "Count to 12345:  3 naïve cafés.\n\n<|im_end|>"
 COUNTER_POLLS = 15
 COUNTER_POLL_EVERY_S = 0.2
 LEFTOVER = re.compile(r"/(?:work|root|home|tmp|Users)/[^\s\"']*")
-ADDRESS = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0)\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\w.])")
 
 
 @dataclass(frozen=True)
@@ -231,7 +230,7 @@ def llamacpp_argv(paths: Paths, method: Method, port: int) -> list[str]:
         *(str(paths.python), "-m", "spectune.embedded.llama_server"),
         *("--model", str(paths.target), "--alias", SERVED_NAME),
         *("--host", "127.0.0.1", "--port", str(port), "--metrics", "--slots"),
-        *("--ctx-size", "2048", "--parallel", "1", "--cache-ram", "0", "--threads", "2"),
+        *("--ctx-size", "2048", "--parallel", "1", "--cache-ram", "0", "--threads", "1"),
         *method.flags,
     ]
 
@@ -272,6 +271,7 @@ class Scrubber:
 
     def __init__(self, names: dict[str, Path | str]) -> None:
         self.host_name = re.compile(rf"(?<![\w.-]){re.escape(socket.gethostname())}(?![\w.-])")
+        self.addresses = own_addresses()
         needles: dict[str, str] = {}
         for name, value in names.items():
             needles[str(value)] = name
@@ -282,11 +282,24 @@ class Scrubber:
     def __call__(self, text: str, *, where: str) -> str:
         for needle, name in self.needles:
             text = text.replace(needle, name)
-        text = ADDRESS.sub("HOST_ADDRESS", self.host_name.sub("HOST_NAME", text))
+        text = self.host_name.sub("HOST_NAME", text)
+        for address in self.addresses:
+            text = text.replace(address, "HOST_ADDRESS")
         found = LEFTOVER.search(text)
         if found:
             raise SystemExit(f"{where}: a path of this machine is left: {found.group(0)!r}")
         return text
+
+
+def own_addresses() -> set[str]:
+    """This machine's addresses other than loopback; no packet is sent to find out."""
+    found = set()
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # an address reserved for documentation
+        found.add(str(probe.getsockname()[0]))
+    with contextlib.suppress(OSError):
+        found.update(socket.gethostbyname_ex(socket.gethostname())[2])
+    return {address for address in found if not address.startswith(("127.", "0."))}
 
 
 def free_port() -> int:
@@ -568,6 +581,7 @@ def main() -> int:
         draft=options.draft.absolute(),
         random_draft=options.random_draft.absolute(),
     )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the server is stopped too
     methods = engine.methods(paths)
     unknown = set(options.only or ()) - {method.name for method in methods}
     if unknown:

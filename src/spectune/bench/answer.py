@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from spectune.bench.chunk_shape import ChunkShape, learn_shape
 from spectune.domain.measurement import RequestRecord
 from spectune.domain.workload import Prompt
 from spectune.engines.adapter import FinalFields
@@ -15,6 +16,7 @@ from spectune.engines.adapter import FinalFields
 MAX_TEXT_CHARS = 10_000_000
 
 _KEPT_PAYLOADS = 64
+_MOST_MISSES = 4
 _BROKEN_FINISHES = ("abort", "error")
 _decode = json.JSONDecoder(parse_constant=lambda _: None).raw_decode  # NaN is no JSON, and no number either
 
@@ -30,6 +32,9 @@ class Answer:
         self._text: list[str] = []
         self._text_chars = 0
         self._content: list[str] = []
+        self._shape: ChunkShape | None = None
+        self._shape_is_content = True
+        self._misses = 0
         self._finish_reason: str | None = None
         self._usage: Mapping[str, Any] = {}
 
@@ -40,11 +45,13 @@ class Answer:
 
     def take(self, payload: bytes, arrived_s: float) -> bool:
         """Takes one event; true if the rest of the stream is of no use."""
+        if self._shape is not None:
+            text = self._shape.text_of(payload)
+            if text is not None:
+                self._misses = 0
+                return self._add_text(text, arrived_s, is_content=self._shape_is_content)
         try:
-            text = payload.decode().strip()
-            event, end = _decode(text)
-            if end != len(text):
-                raise ValueError(f"extra data at character {end}")
+            event = _parse(payload)
         except (ValueError, RecursionError) as error:
             return self._fail(f"malformed JSON in the stream: {error}: {_shown(payload)}")
         if not isinstance(event, dict):
@@ -64,29 +71,39 @@ class Answer:
         finish_reason = choice.get("finish_reason")
         if isinstance(finish_reason, str):
             self._finish_reason = well_formed(finish_reason)
+        if usage is None and finish_reason is None and self._misses < _MOST_MISSES:
+            self._learn(payload, event)
         return self._take_choice(event, choice, arrived_s)
+
+    def _learn(self, payload: bytes, event: Mapping[str, Any]) -> None:
+        """Looks for the shape that later chunks will share; gives up where every chunk has its own."""
+        shape = learn_shape(payload, event)
+        if shape is not None:
+            self._misses += 1
+            self._shape = shape
+            self._shape_is_content = shape.key in ("content", "text")
 
     def _take_choice(self, event: Mapping[str, Any], choice: Mapping[str, Any], arrived_s: float) -> bool:
         delta = choice.get("delta")
         if isinstance(delta, dict):
-            content = delta.get("content")
-            reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+            content = _text(delta.get("content"))
+            reasoning = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning"))
         else:
-            content, reasoning = choice.get("text"), None
-        has_text = False
-        if reasoning and isinstance(reasoning, str):
+            content, reasoning = _text(choice.get("text")), ""
+        if content and reasoning:  # one chunk, one arrival
             self._text.append(reasoning)
             self._text_chars += len(reasoning)
-            has_text = True
-        if content and isinstance(content, str):
-            self._text.append(content)
-            self._content.append(content)
-            self._text_chars += len(content)
-            has_text = True
-        if not has_text:
-            self.payloads.append(event)
-            return False
+        if content or reasoning:
+            return self._add_text(content or reasoning, arrived_s, is_content=bool(content))
+        self.payloads.append(event)
+        return False
+
+    def _add_text(self, text: str, arrived_s: float, *, is_content: bool) -> bool:
         self._arrivals_s.append(arrived_s)
+        self._text.append(text)
+        if is_content:
+            self._content.append(text)
+        self._text_chars += len(text)
         if self._text_chars > MAX_TEXT_CHARS:
             return self._fail(f"the answer is longer than {MAX_TEXT_CHARS} characters")
         return False
@@ -135,6 +152,18 @@ class Answer:
     def _fail(self, fault: str) -> bool:
         self.fault = fault
         return True
+
+
+def _parse(payload: bytes) -> Any:
+    text = payload.decode().strip()
+    event, end = _decode(text)
+    if end != len(text):
+        raise ValueError(f"extra data at character {end}")
+    return event
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _details(usage: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Coroutine
 from time import perf_counter
@@ -21,7 +22,7 @@ from spectune.domain.acceptance import AcceptanceCounts, pool_counts
 from spectune.domain.measurement import AcceptanceSource, LoadResult, RequestRecord, ServerCounters
 from spectune.domain.workload import LoadPoint, Prompt, Workload
 
-_LAG_SAMPLE_S = 0.05
+_LAG_SAMPLE_S = 0.1
 
 
 async def run_load(
@@ -42,8 +43,13 @@ async def run_load(
     """
     run = _LoadRun(client, workload, load, CounterReader(read_counters), on_record)
     prompts = repeated(workload.prompts, workload.requests_per_load)
-    await run.begin()
-    was_stopped = await _until_stopped(run.drive(prompts, rng_seed=rng_seed), stop)
+    gc.collect()
+    gc.freeze()  # else a full collection goes through all modules, while every stream waits for it
+    try:
+        await run.begin()
+        was_stopped = await _until_stopped(run.drive(prompts, rng_seed=rng_seed), stop)
+    finally:
+        gc.unfreeze()
     return await run.result(was_stopped=was_stopped)
 
 
@@ -71,6 +77,7 @@ class _LoadRun:
         self._before: ServerCounters | None = None
         self._previous: ServerCounters | None = None
         self._origin = 0.0
+        self._sampler: asyncio.TimerHandle | None = None
         self._cpu_start_s = 0.0
         self._cpu_s: float | None = None
 
@@ -81,11 +88,12 @@ class _LoadRun:
         self._origin = perf_counter()
 
     async def drive(self, prompts: list[Prompt], *, rng_seed: int) -> None:
-        sampler = asyncio.create_task(self._sample_lag())
+        self._sample_lag(perf_counter())
         try:
             await drive(self._send, prompts, self._load, rng_seed=rng_seed, on_late=self._note_lag)
         finally:
-            sampler.cancel()
+            if self._sampler is not None:
+                self._sampler.cancel()
             self._cpu_s = time.process_time() - self._cpu_start_s
 
     async def result(self, *, was_stopped: bool) -> LoadResult:
@@ -158,11 +166,12 @@ class _LoadRun:
             return None, None
         return pooled, source
 
-    async def _sample_lag(self) -> None:
-        while True:
-            due_s = perf_counter() + _LAG_SAMPLE_S
-            await asyncio.sleep(_LAG_SAMPLE_S)
-            self._note_lag(perf_counter() - due_s)
+    def _sample_lag(self, due_s: float) -> None:
+        now_s = perf_counter()
+        self._note_lag(now_s - due_s)
+        self._sampler = asyncio.get_running_loop().call_later(
+            _LAG_SAMPLE_S, self._sample_lag, now_s + _LAG_SAMPLE_S
+        )
 
     def _note_lag(self, lag_s: float) -> None:
         self._max_lag_s = max(self._max_lag_s, lag_s)

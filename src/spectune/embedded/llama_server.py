@@ -11,6 +11,7 @@ start, 2 a wrong flag or value, 3 the package is missing.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import importlib
 import os
@@ -227,10 +228,10 @@ def let_log_drain() -> None:
 
 
 def say(*lines: str) -> None:
-    """Lines on stderr, where the engine's log goes too."""
-    for line in lines:
-        sys.stderr.write(f"llama_server: {line}\n")
-    sys.stderr.flush()
+    """Lines on stderr, where the engine's log goes too; nobody has to be there to read them."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write("".join(f"llama_server: {line}\n" for line in lines))
+        sys.stderr.flush()
 
 
 def fail(code: int, *lines: str) -> NoReturn:

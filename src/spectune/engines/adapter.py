@@ -109,6 +109,10 @@ class EngineAdapter(Protocol):
         """The start-up phase that begins with this log line: one of ``trial.PHASES``, or ``None``."""
         ...
 
+    def version_in(self, line: str) -> str | None:
+        """The engine's version, if this log line names it: for engines that do not report it over HTTP."""
+        ...
+
     def cause_of_death(self, log_tail: Sequence[str]) -> Cause | None:
         """The reason in the last log lines, if it is a known one."""
         ...

@@ -70,6 +70,9 @@ class FakeAdapter:
                 return phase
         return None
 
+    def version_in(self, line: str) -> str | None:
+        return None
+
     def cause_of_death(self, log_tail: Sequence[str]) -> Cause | None:
         for line in reversed(log_tail):
             if _ERROR_LINE.fullmatch(line.strip()):

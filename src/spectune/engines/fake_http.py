@@ -30,6 +30,7 @@ class FakeHttp(asyncio.Protocol):
         self._text: list[str] = []
         self._chunk_head = b""
         self._chunk_tail = b""
+        self._stamps_chunks = False
         self._start_request()
 
     def _start_request(self) -> None:
@@ -134,6 +135,7 @@ class FakeHttp(asyncio.Protocol):
             num_tokens=num_tokens,
             finish_reason=finish_reason,
         )
+        self._stamps_chunks = body.get("stamp_chunks") is True
         self._play(question, dies=state.num_requests == state.options.die_at_request)
 
     def _play(self, question: Question, *, dies: bool) -> None:
@@ -154,14 +156,14 @@ class FakeHttp(asyncio.Protocol):
             self._generation.start()
 
     def _prepare_chunks(self, question: Question) -> None:
-        """Everything of a chunk but its text and time, encoded once."""
+        """Everything of a chunk but its text and, with ``stamp_chunks`` asked for, its time of sending."""
         kind = "chat.completion.chunk" if question.is_chat else "text_completion"
         opening = '{"delta":{"content":"' if question.is_chat else '{"text":"'
         closing = '"},' if question.is_chat else '",'
         model = json.dumps(self._state.options.model)
         head = f'data: {{"id":"{question.request_id}","object":"{kind}","created":0,"model":{model},'
         self._chunk_head = f'{head}"choices":[{opening}'.encode()
-        self._chunk_tail = f'{closing}"index":0,"logprobs":null,"finish_reason":null}}],"sent_s":'.encode()
+        self._chunk_tail = f'{closing}"index":0,"logprobs":null,"finish_reason":null}}]'.encode()
 
     def _send_tokens(self, text: str, *, is_first: bool) -> None:
         question = self._generation.question if self._generation is not None else None
@@ -175,10 +177,10 @@ class FakeHttp(asyncio.Protocol):
             if question.is_chat:
                 self._send_event(self._chunk({"role": "assistant", "content": ""}))
         encoded = text.encode()  # words of the vocabulary: nothing to escape
-        sent = b"%.9f}\n\n" % perf_counter()
-        length = len(self._chunk_head) + len(encoded) + len(self._chunk_tail) + len(sent)
+        end = b',"sent_s":%.9f}\n\n' % perf_counter() if self._stamps_chunks else b"}\n\n"
+        length = len(self._chunk_head) + len(encoded) + len(self._chunk_tail) + len(end)
         self._transport.write(
-            b"%x\r\n%b%b%b%b\r\n" % (length, self._chunk_head, encoded, self._chunk_tail, sent)
+            b"%x\r\n%b%b%b%b\r\n" % (length, self._chunk_head, encoded, self._chunk_tail, end)
         )
 
     def _finish(self) -> None:

@@ -5,6 +5,7 @@ Facts read and measured on package ``xllamacpp`` 2026.10.11549.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from spectune.engines.flags import chain_draft_tokens, flag_args, int_or_none, m
 from spectune.engines.prometheus import parse_metrics, read_spec_counters
 from spectune.errors import BadInput
 
+_VERSION_LINE = re.compile(r"llama_server: xllamacpp \S+|build: \d+ \(\w+\)")
 _SPEC_TYPES = {
     "ngram": "ngram-simple",
     "draft_model": "draft-simple",
@@ -121,6 +123,11 @@ class LlamaCpp:
         if "initializing, n_slots" in line or "warming up the model" in line:
             return "warm-up"
         return None
+
+    def version_in(self, line: str) -> str | None:
+        """``llama_server: xllamacpp 2026.10.11549`` of the launcher; ``build: 7123 (abc1234)`` of llama-server."""
+        found = _VERSION_LINE.search(line)
+        return found.group(0).removeprefix("llama_server: ") if found else None
 
     def cause_of_death(self, log_tail: Sequence[str]) -> Cause | None:
         return known_cause(log_tail)

@@ -32,6 +32,9 @@ class OpenAICompatible:
     def phase_of(self, line: str) -> str | None:
         return None
 
+    def version_in(self, line: str) -> str | None:
+        return None
+
     def cause_of_death(self, log_tail: Sequence[str]) -> Cause | None:
         return None
 

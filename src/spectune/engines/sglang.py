@@ -119,6 +119,9 @@ class Sglang:
             return "warm-up"
         return None
 
+    def version_in(self, line: str) -> str | None:
+        return None
+
     def cause_of_death(self, log_tail: Sequence[str]) -> Cause | None:
         return known_cause(log_tail)
 

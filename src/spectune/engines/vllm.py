@@ -124,6 +124,9 @@ class Vllm:
             return "warm-up"
         return None
 
+    def version_in(self, line: str) -> str | None:
+        return None
+
     def cause_of_death(self, log_tail: Sequence[str]) -> Cause | None:
         useful = [line for line in log_tail if "See root cause above" not in line]
         return known_cause(useful)

@@ -34,6 +34,8 @@ class PointView:
     by_category: dict[str, dict[str, Comparison]]
     reference: Trial | None
     """The first baseline trial; every parity is against its outputs."""
+    baseline_tokens: dict[str, float]
+    """The baseline's mean output tokens by prompt."""
 
     def has(self, trial: Trial) -> bool:
         return any(t is trial for t in self.trials)
@@ -65,6 +67,7 @@ def view_point(study: Study, trials: Sequence[Trial], point: LoadPoint) -> Point
     baseline_id = study.baseline.arm_id
     present = [t for t in trials if pooling.load_of(t, point) is not None]
     categories = sorted({p.category for p in study.workload.prompts if p.category is not None})
+    baseline_loads = [pooling.load_of(t, point) for t in present if t.arm_id == baseline_id]
     return PointView(
         study=study,
         point=point,
@@ -73,6 +76,7 @@ def view_point(study: Study, trials: Sequence[Trial], point: LoadPoint) -> Point
         by_trial=_compare(study, present, point, per_trial=True),
         by_category={c: _compare(study, present, point, category=c) for c in categories},
         reference=next((t for t in present if t.arm_id == baseline_id), None),
+        baseline_tokens=pooling.tokens_by_prompt(load for load in baseline_loads if load is not None),
     )
 
 
@@ -174,7 +178,6 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
     counts = pooling.pooled_acceptance(loads)
     parts = pooling.request_acceptance(loads)
     sources = {load.acceptance_source for load in loads if load.acceptance_source is not None}
-    baseline_tokens = pooling.tokens_by_prompt(view.loads(study.baseline.arm_id))
     return LoadSummary(
         label=view.point.label,
         load=view.point,
@@ -205,7 +208,7 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
         parity=view.parity([t for t in view.trials if t.arm_id == arm_id]),
         output_length_ratio=None
         if is_baseline
-        else pooling.output_length_ratio(pooling.tokens_by_prompt(loads), baseline_tokens),
+        else pooling.output_length_ratio(pooling.tokens_by_prompt(loads), view.baseline_tokens),
         cached_token_frac=pooling.cached_token_frac(loads),
         foreign_tokens=pooling.foreign_tokens(loads),
         categories=_summarize_categories(view, arm_id, loads),

@@ -173,7 +173,7 @@ def _labels(
     for point in points:
         if not point.colour:
             continue
-        name = fitted(point.arm.name, x.end / 4.4)
+        name = fitted(point.arm.name, x.end / 3.2)
         wide, px, py = len(name) * CHARACTER_PX, x(point.length), y(point.speedup)
         steps = (4.0, -10.0, 18.0, -24.0, 32.0)
         for dx, dy in [(9.0, step) for step in steps] + [(-9.0 - wide, step) for step in steps]:

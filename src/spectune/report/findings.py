@@ -142,7 +142,7 @@ def changed_outputs(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
 def changed_lengths(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
     for arm in arms:
         change = arm.first.output_length_ratio if arm.first is not None else None
-        if change is not None and abs(change - 1) > LENGTH_TOLERANCE:
+        if change is not None and not 1 - LENGTH_TOLERANCE <= change <= 1 + LENGTH_TOLERANCE:
             yield Finding(
                 code="output-length-changed",
                 severity="warning",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -79,6 +80,7 @@ def focus_arm(summary: StudySummary) -> ArmSummary | None:
     return compared[0] if compared else None
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("spectune.report", "templates"),

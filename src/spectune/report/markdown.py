@@ -10,6 +10,7 @@ from spectune.report.words import (
     UNKNOWN,
     VERDICT_WORDS,
     count,
+    listing,
     measured,
     milliseconds,
     number,
@@ -29,6 +30,8 @@ def render_markdown(summary: StudySummary) -> str:
         parts.append(f"> **{SIMULATED[0].upper()}{SIMULATED[1:]}.**")
     parts.append(f"**{escape(summary.headline, limit=2000)}**")
     parts += _arms(summary) or ["Nothing has been measured."]
+    waiting = [f"{escape(arm.name)} ({arm.status})" for arm in summary.arms if not arm.loads]
+    parts += [f"Without a measurement: {listing(waiting, most=12)}."] if waiting else []
     parts += _findings(summary)
     parts += _acceptance(summary)
     parts += _categories(summary)

@@ -12,7 +12,6 @@ from spectune.report.arms import PointView, comparable_trials, summarize_arms, v
 from spectune.report.findings import all_findings
 from spectune.report.headline import best_arm, headline
 from spectune.report.records import StudyFacts, StudySummary, TrialSummary
-from spectune.report.secrets import arm_without_secrets
 from spectune.report.timeline import where_time_went
 
 
@@ -21,10 +20,7 @@ def summarize(study: Study, trials: Sequence[Trial]) -> StudySummary:
     trials = sorted(trials, key=lambda t: t.number)
     comparable = comparable_trials(study, trials)
     views = [view_point(study, comparable, point) for point in study.workload.loads]
-    arms = tuple(
-        arm.model_copy(update={"arm": arm_without_secrets(arm.arm)})
-        for arm in summarize_arms(study, trials, views)
-    )
+    arms = tuple(summarize_arms(study, trials, views))
     best = best_arm(arms)
     facts = _facts(study, trials)
     simulated = any(t.simulated for t in trials)
@@ -57,7 +53,7 @@ def _summarize_trial(study: Study, trial: Trial, view: PointView | None) -> Tria
         name=trial.arm.name,
         repetition=trial.repetition,
         is_baseline=is_baseline,
-        arm=arm_without_secrets(trial.arm),
+        arm=trial.arm,
         command=trial.command,
         env=trial.env,
         status=trial.status,

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from spectune.domain.trial import PHASES, Trial
 from spectune.report.records import StudyTime, TrialTime
 
-PAUSE_S = 60.0
-"""A longer gap between two trials is a study that was stopped and resumed, or a trial that was
-interrupted; it is reported as a pause and is not spectune's own time."""
+PAUSE_S = 30.0
+"""A longer gap between two trials is a study that was stopped and resumed. It is reported as a pause
+and is not spectune's own time; so is any gap in which a number is missing: an interrupted trial."""
 
 
 def where_time_went(trials: Sequence[Trial]) -> StudyTime:
@@ -19,16 +19,18 @@ def where_time_went(trials: Sequence[Trial]) -> StudyTime:
     rows: list[TrialTime] = []
     pauses: list[float] = []
     previous_end: datetime | None = None
+    previous_number = 0
     for trial in trials:
         start, end = _instant(trial.started_at), _instant(trial.ended_at)
         gap_s = 0.0
         if previous_end is not None and start is not None:
             gap_s = max(0.0, (start - previous_end).total_seconds())
-            if gap_s > PAUSE_S:
+            if gap_s > PAUSE_S or trial.number > previous_number + 1:
                 pauses.append(gap_s)
                 gap_s = 0.0
         rows.append(_trial_time(trial, start=start, end=end, gap_s=gap_s))
         previous_end = end or previous_end
+        previous_number = trial.number
     wall_s = math.fsum(row.wall_s + row.gap_before_s for row in rows)
     own_s = math.fsum(row.own_s + row.gap_before_s for row in rows)
     return StudyTime(

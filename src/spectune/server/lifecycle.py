@@ -147,11 +147,13 @@ async def wait_ready(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     probe: asyncio.Task[str | None] | None = None
+    version: str | None = None
     exited = asyncio.create_task(process.wait_exit())
     try:
         async with HttpClient(base_url, connect_timeout_s=5.0) as http:
             while True:
                 for line in log.new_lines():
+                    version = version or adapter.version_in(line)
                     phase = adapter.phase_of(line)
                     if phase is not None:
                         clock.enter(phase)
@@ -164,6 +166,8 @@ async def wait_ready(
                     model = probe.result()
                     if model is not None:
                         facts = await read_facts(http, adapter)
+                        if version is not None:
+                            facts = facts.model_copy(update={"version": version})
                         return ServerHandle(base_url, model, facts, process, log, adapter, clock)
                     probe = None
                     await asyncio.sleep(_PROBE_EVERY_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import cast
 
 from httptools import HttpParserError, HttpResponseParser
 
@@ -147,14 +148,17 @@ class Exchange:
             raise TransportError(f"the answer is longer than {MAX_BODY_BYTES} bytes")
 
     def _deliver(self, payloads: Sequence[bytes], arrived_s: float) -> None:
+        on_event = self._on_event
+        if on_event is None or self.done_seen or self.finished.done():
+            return
         for payload in payloads:
-            if self.done_seen or self.finished.done():
-                return
             if payload == _DONE:
                 self.done_seen = True
-            elif self._on_event is not None and self._on_event(payload, arrived_s):
+                return
+            if on_event(payload, arrived_s):
                 self.reusable = False
                 self.finish()
+                return
 
     def _wait_for_end(self) -> None:
         """The end of the body often comes in a segment of its own; without it the answer is whole too."""
@@ -201,8 +205,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # other loops' transports are no subclass of it
         self._registry.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -8,8 +8,6 @@ from spectune.errors import TransportError
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
-_CARRIAGE_RETURN = 13
-
 
 class SseSplitter:
     """Turns body pieces, cut anywhere, into the payloads of their ``data:`` lines.
@@ -29,30 +27,30 @@ class SseSplitter:
 
     def feed(self, piece: bytes) -> Sequence[bytes]:
         """Payloads of the events that ``piece`` completes."""
-        if (
-            piece.startswith(b"data: ")
-            and piece.endswith(b"\n\n")
-            and piece.count(b"\n") == 2
-            and piece[-3] != _CARRIAGE_RETURN
-            and not self._partial
-            and not self._data
-        ):
-            return (piece[6:-2],)  # the usual case: one whole event in one HTTP chunk
+        if b"\n" not in piece:
+            self._keep(piece)
+            return ()
+        if self._partial:
+            piece = b"".join((*self._partial, piece))
+            self._partial.clear()
+            self._partial_bytes = 0
+        end = piece.rfind(b"\n\n") + 2
+        if end >= 2 and piece.startswith(b"data: ") and b"\r" not in piece and not self._data:
+            # The usual case: events of one data line each, and perhaps the beginning of another.
+            payloads = piece[6 : end - 2].split(b"\n\ndata: ")
+            if piece.count(b"\n", 0, end) == 2 * len(payloads):
+                if end < len(piece):
+                    self._keep(piece[end:])
+                return payloads
         return self._feed_lines(piece)
 
     def end(self) -> Sequence[bytes]:
         """The payload of a last event that no blank line closed."""
-        if self._partial:
-            self._feed_lines(b"\n")
-        return self._close_event()
+        payloads = [*self.feed(b"\n")] if self._partial else []
+        return [*payloads, *self._close_event()]
 
     def _feed_lines(self, piece: bytes) -> Sequence[bytes]:
-        if b"\n" not in piece:
-            self._keep(piece)
-            return ()
-        lines = b"".join((*self._partial, piece)).split(b"\n")
-        self._partial.clear()
-        self._partial_bytes = 0
+        lines = piece.split(b"\n")
         payloads: list[bytes] = []
         rest = lines.pop()
         for raw_line in lines:
