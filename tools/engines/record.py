@@ -28,14 +28,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 SOURCES = Path(__file__).resolve().parents[2] / "src"
 SERVED_NAME = "smol"
 MAX_TOKENS = 48
 READY_TIMEOUT_S = 600.0
+DEATH_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 25.0
 MAX_FILE_BYTES = 200_000
+NOWHERE = "/nonexistent/draft"
 QUESTIONS = (
     "Explain in a few sentences how rain forms.",
     "Repeat this line three times: one two three four five six seven eight.",
@@ -65,6 +67,8 @@ class Method:
     flags: tuple[str, ...] = ()
     bare: bool = False
     """Without the flags and request fields that make an engine report more than it does by default."""
+    port_taken: bool = False
+    """For a death: something else listens on the port."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class Engine:
     """What recording one engine takes."""
 
     methods: Callable[[Paths], tuple[Method, ...]]
+    deaths: Callable[[Paths], tuple[Method, ...]]
+    """Servers that are meant to die while starting."""
     argv: Callable[[Paths, Method, int], list[str]]
     env: dict[str, str]
     ready_path: str
@@ -110,6 +116,17 @@ def vllm_methods(paths: Paths) -> tuple[Method, ...]:
     )
 
 
+def vllm_deaths(paths: Paths) -> tuple[Method, ...]:
+    missing = {"method": "eagle3", "model": NOWHERE, "num_speculative_tokens": 3}
+    return (
+        Method("draft-missing", ("--speculative-config", json.dumps(missing))),
+        Method("metrics-flag-without-speculation", ("--per-request-spec-decode-metrics", "detailed")),
+        Method("memory", ("--gpu-memory-utilization", "0.999")),
+        Method("unknown-flag", ("--num-speculative-tokens", "3")),
+        Method("port-taken", port_taken=True),
+    )
+
+
 def vllm_argv(paths: Paths, method: Method, port: int) -> list[str]:
     return [
         *(str(paths.python), "-m", "vllm.entrypoints.openai.api_server"),
@@ -129,6 +146,7 @@ def vllm_trim(name: str, body: Any) -> Any:
 
 VLLM = Engine(
     methods=vllm_methods,
+    deaths=vllm_deaths,
     argv=vllm_argv,
     env={"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"},
     ready_path="/health",
@@ -170,6 +188,27 @@ def sglang_methods(paths: Paths) -> tuple[Method, ...]:
     )
 
 
+def sglang_deaths(paths: Paths) -> tuple[Method, ...]:
+    def eagle(*flags: str, draft: str | None = str(paths.draft)) -> tuple[str, ...]:
+        with_draft = ("--speculative-draft-model-path", draft) if draft else ()
+        return ("--speculative-algorithm", "EAGLE3", *with_draft, *flags)
+
+    def shape(steps: int, topk: int, num_tokens: int) -> tuple[str, ...]:
+        return (
+            *("--speculative-num-steps", str(steps), "--speculative-eagle-topk", str(topk)),
+            *("--speculative-num-draft-tokens", str(num_tokens)),
+        )
+
+    return (
+        Method("draft-missing", eagle(*shape(3, 1, 4), draft=NOWHERE)),
+        Method("no-draft-named", eagle(*shape(3, 1, 4), draft=None)),
+        Method("only-steps-named", eagle("--speculative-num-steps", "3")),
+        Method("tree-larger-than-its-candidates", eagle(*shape(2, 2, 20))),
+        Method("unknown-flag", ("--cuda-graph-max-bs", "8")),
+        Method("port-taken", port_taken=True),
+    )
+
+
 def sglang_argv(paths: Paths, method: Method, port: int) -> list[str]:
     extras = ("--enable-metrics", "--enable-cache-report", "--decode-log-interval", "5")
     return [
@@ -185,6 +224,7 @@ def sglang_argv(paths: Paths, method: Method, port: int) -> list[str]:
 
 SGLANG = Engine(
     methods=sglang_methods,
+    deaths=sglang_deaths,
     argv=sglang_argv,
     env={"OMP_NUM_THREADS": "1", "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"},
     ready_path="/ready",
@@ -225,6 +265,17 @@ def llamacpp_methods(paths: Paths) -> tuple[Method, ...]:
     )
 
 
+def llamacpp_deaths(paths: Paths) -> tuple[Method, ...]:
+    def eagle3(draft: str) -> tuple[str, ...]:
+        return ("--spec-type", "draft-eagle3", "--model-draft", draft)
+
+    return (
+        Method("draft-missing", eagle3(NOWHERE)),
+        Method("draft-is-no-draft", eagle3(str(paths.target))),
+        Method("port-taken", port_taken=True),
+    )
+
+
 def llamacpp_argv(paths: Paths, method: Method, port: int) -> list[str]:
     return [
         *(str(paths.python), "-m", "spectune.embedded.llama_server"),
@@ -237,6 +288,7 @@ def llamacpp_argv(paths: Paths, method: Method, port: int) -> list[str]:
 
 LLAMACPP = Engine(
     methods=llamacpp_methods,
+    deaths=llamacpp_deaths,
     argv=llamacpp_argv,
     env={"PYTHONPATH": str(SOURCES)},
     ready_path="/health",
@@ -496,20 +548,24 @@ def ask(client: Client, engine: Engine, method: Method, recording: Recording) ->
     recording.reply("unknown-model.json", *client.call("POST", "/v1/chat/completions", unknown), trim)
 
 
+def start(engine: Engine, argv: list[str], sink: IO[bytes], cwd: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        stdout=sink,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **engine.env},
+        start_new_session=True,
+        cwd=cwd,
+    )
+
+
 @contextlib.contextmanager
 def server(engine: Engine, argv: list[str], log: Path, port: int, cwd: Path) -> Iterator[float]:
     """A running, ready server; yields the seconds it took."""
     started = time.monotonic()
     with log.open("wb") as sink:
-        process = subprocess.Popen(
-            argv,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **engine.env},
-            start_new_session=True,
-            cwd=cwd,
-        )
+        process = start(engine, argv, sink, cwd)
         try:
             client = Client(port)
             while not client.ready(engine.ready_path):
@@ -523,33 +579,31 @@ def server(engine: Engine, argv: list[str], log: Path, port: int, cwd: Path) -> 
             stop(process)
 
 
+def scrubber(paths: Paths, scratch: Path) -> Scrubber:
+    query = [str(paths.python), "-c", "import sys; print(sys.base_prefix)"]
+    prefix = subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip()
+    return Scrubber(
+        {
+            "MODEL_DIR": paths.target,
+            "DRAFT_DIR": paths.draft,
+            "RANDOM_DRAFT_DIR": paths.random_draft,
+            "VENV": paths.python.parent.parent,
+            "PYTHON_PREFIX": prefix,
+            "REPOSITORY": SOURCES.parent,
+            "SCRATCH": scratch,
+            "TMP": "/tmp",
+            "HOME": Path.home(),
+        }
+    )
+
+
 def record(engine: Engine, paths: Paths, method: Method, folder: Path) -> None:
     port = free_port()
     argv = engine.argv(paths, method, port)
-    venv = paths.python.parent.parent
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
-        prefix = subprocess.run(
-            [str(paths.python), "-c", "import sys; print(sys.base_prefix)"],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.strip()
-        scrub = Scrubber(
-            {
-                "MODEL_DIR": paths.target,
-                "DRAFT_DIR": paths.draft,
-                "RANDOM_DRAFT_DIR": paths.random_draft,
-                "VENV": venv,
-                "PYTHON_PREFIX": prefix,
-                "REPOSITORY": SOURCES.parent,
-                "SCRATCH": scratch,
-                "TMP": "/tmp",
-                "HOME": Path.home(),
-            }
-        )
         log = scratch / "server.log"
-        recording = Recording(folder, scrub)
+        recording = Recording(folder, scrubber(paths, scratch))
         try:
             with server(engine, argv, log, port, scratch) as ready_after_s:
                 print(f"{method.name}: ready after {ready_after_s:.1f} s", flush=True)
@@ -560,6 +614,44 @@ def record(engine: Engine, paths: Paths, method: Method, folder: Path) -> None:
         recording.text("server.log", log.read_text(encoding="utf-8", errors="replace"))
         recording.json("command.json", {"argv": argv, "env": engine.env})
     print(f"{method.name}: {len(list(folder.iterdir()))} files in {folder}", flush=True)
+
+
+def record_death(engine: Engine, paths: Paths, method: Method, stem: Path) -> None:
+    """``STEM.log`` and ``STEM.json``: what a server said that could not start, and how it ended."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch_name, contextlib.ExitStack() as held:
+        scratch = Path(scratch_name)
+        taken = held.enter_context(socket.socket())
+        taken.bind(("127.0.0.1", 0))
+        port = int(taken.getsockname()[1])
+        if method.port_taken:
+            taken.listen()
+        else:
+            taken.close()
+        argv = engine.argv(paths, method, port)
+        log, scrub = scratch / "server.log", scrubber(paths, scratch)
+        started = time.monotonic()
+        with log.open("wb") as sink:
+            process = start(engine, argv, sink, scratch)
+            try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(DEATH_TIMEOUT_S)
+                code, took_s = process.poll(), time.monotonic() - started
+                left = [pid for pid in session_members(process.pid) if pid != process.pid]
+            finally:
+                stop(process)
+        end = {
+            "argv": argv,
+            "exit_code": code,
+            "took_s": round(took_s, 1),
+            "watched_s": DEATH_TIMEOUT_S,
+            "processes_left_by_the_launcher": len(left),
+        }
+        text = scrub(log.read_text(encoding="utf-8", errors="replace"), where=method.name)
+        stem.with_name(f"{stem.name}.log").write_text(text, encoding="utf-8")
+        told = scrub(json.dumps(end, indent=1), where=method.name)
+        stem.with_name(f"{stem.name}.json").write_text(told + "\n", encoding="utf-8")
+    print(f"{method.name}: exit code {code} after {took_s:.1f} s, {len(left)} processes left", flush=True)
 
 
 def main() -> int:
@@ -573,6 +665,9 @@ def main() -> int:
         command.add_argument("--random-draft", type=Path, required=True, help="see make_random_draft.py")
         command.add_argument("--out", type=Path, required=True)
         command.add_argument("--only", action="append", help="record this method only (may be repeated)")
+        command.add_argument(
+            "--deaths", action="store_true", help="record servers that die while starting, as OUT-NAME.log"
+        )
     options = parser.parse_args()
     engine = ENGINES[options.engine]
     paths = Paths(
@@ -582,12 +677,16 @@ def main() -> int:
         random_draft=options.random_draft.absolute(),
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the server is stopped too
-    methods = engine.methods(paths)
+    methods = engine.deaths(paths) if options.deaths else engine.methods(paths)
     unknown = set(options.only or ()) - {method.name for method in methods}
     if unknown:
         parser.error(f"--only {sorted(unknown)}: valid are {[method.name for method in methods]}")
     for method in methods:
-        if not options.only or method.name in options.only:
+        if options.only and method.name not in options.only:
+            continue
+        if options.deaths:
+            record_death(engine, paths, method, options.out.with_name(f"{options.out.name}-{method.name}"))
+        else:
             record(engine, paths, method, options.out / method.name)
     return 0
 

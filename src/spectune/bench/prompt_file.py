@@ -36,9 +36,7 @@ class Problems:
             self.listed.append(Problem(where=where, message=message, line=line))
 
     def error(self) -> StudyFileError:
-        more = self.count - len(self.listed)
-        tail = [Problem(where="not listed", message=f"{more} more")] if more else []
-        return StudyFileError(self.name, [*self.listed, *tail])
+        return StudyFileError(self.name, self.listed, num_not_listed=self.count - len(self.listed))
 
 
 @dataclass(frozen=True)

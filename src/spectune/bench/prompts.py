@@ -66,6 +66,20 @@ def load_prompts(
         return _read(handle, name=str(path), limit=limit, turns=turns)
 
 
+def merge_prompts(sets: Sequence[Sequence[Prompt]], *, limit: int | None = None) -> tuple[Prompt, ...]:
+    """One from each set in turn, so that ``limit`` takes of all; an id that is taken gets ``@2`` for the second set."""
+    merged: list[Prompt] = []
+    taken: set[str] = set()
+    for place in range(max(map(len, sets), default=0)):
+        for number, prompts in enumerate(sets, start=1):
+            if place < len(prompts):
+                prompt = prompts[place]
+                name = prompt.prompt_id if prompt.prompt_id not in taken else f"{prompt.prompt_id}@{number}"
+                taken.add(name)
+                merged.append(prompt.model_copy(update={"prompt_id": name}))
+    return tuple(merged[:limit])
+
+
 def _packaged(name: str) -> tuple[Prompt, ...]:
     file = resources.files("spectune.bench") / "prompt_data" / name
     with file.open("rb") as handle:

@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from spectune import __version__
-from spectune.bench.prompts import load_prompts
+from spectune.bench.prompts import load_prompts, merge_prompts
 from spectune.cli.interrupt import run_interruptible
 from spectune.domain.arm import Arm, Knobs, baseline_arm
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import LoadResult
 from spectune.domain.study import EngineSettings, PlannedTrial, Study
 from spectune.domain.trial import Trial
-from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload
+from spectune.domain.workload import LoadPoint, Sampling, Workload
 from spectune.engines.registry import ENGINE_NAMES, adapter_for
 from spectune.errors import BadInput, EnvironmentFailed
 from spectune.hosts.machine_facts import read_machine
@@ -69,9 +69,8 @@ def bench_command(args: argparse.Namespace) -> int:
 
 
 def _workload(args: argparse.Namespace) -> Workload:
-    prompts: list[Prompt] = []
-    for source in args.prompts or ["builtin"]:
-        prompts.extend(load_prompts(source, limit=args.num_prompts, turns=args.turns))
+    sources = args.prompts or ["builtin"]
+    sets = [load_prompts(source, limit=args.num_prompts, turns=args.turns) for source in sources]
     extra = _json_object(args.extra_body) if args.extra_body else {}
     loads = [LoadPoint.closed(c) for c in _numbers("--concurrency", args.concurrency, _whole)]
     loads += [LoadPoint.open(r) for r in _numbers("--request-rate", args.request_rate, _rate)]
@@ -80,7 +79,7 @@ def _workload(args: argparse.Namespace) -> Workload:
     if args.request_timeout <= 0:
         raise BadInput(f"--request-timeout: must be above 0, got {args.request_timeout}")
     return Workload(
-        prompts=tuple(prompts[: args.num_prompts]),
+        prompts=merge_prompts(sets, limit=args.num_prompts),
         sampling=Sampling(
             max_tokens=args.max_tokens,
             temperature=args.temperature,

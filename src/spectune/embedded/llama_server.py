@@ -106,22 +106,32 @@ def import_package() -> ModuleType:
         fail(PACKAGE_MISSING, f"{sys.executable} cannot import {PACKAGE}: {error}", f"install it: {INSTALL}")
 
 
-def check(parser: argparse.ArgumentParser, given: Mapping[str, Value]) -> None:
-    """Exits on what the engine would not report, or only after loading the model."""
+def check(parser: argparse.ArgumentParser, given: Mapping[str, Any]) -> None:
+    """Exits on what the engine would report only after loading the model, or not at all."""
     if "model" not in given:
         parser.error("--model FILE is needed")
     draft = given.get("spec_draft_model")
     for flag, path in (("--model", given["model"]), ("--spec-draft-model", draft)):
-        if path is not None and not Path(str(path)).is_file():
+        if path is not None and not Path(path).is_file():
             fail(COULD_NOT_START, f"{flag}: no such file: {path}")
-    types = given.get("spec_type", [])
-    assert isinstance(types, list)
-    without = [name for name in types if name in NEEDS_DRAFT_MODEL]
+    without = [name for name in given.get("spec_type", []) if name in NEEDS_DRAFT_MODEL]
     if without and draft is None:
         # The engine starts without a word, and without speculation.
         parser.error(f"--spec-type {without[0]} needs --spec-draft-model FILE")
-    if draft is not None and not any(str(name).startswith("draft-") for name in types):
+    warn(given)
+
+
+def warn(given: Mapping[str, Any]) -> None:
+    """Says what the engine will silently not do."""
+    types = given.get("spec_type", [])
+    if "spec_draft_model" in given and not any(name.startswith("draft-") for name in types):
         say("warning: --spec-draft-model is loaded but not used: no draft type in --spec-type")
+    match, proposed = given.get("spec_ngram_simple_size_n", 12), given.get("spec_ngram_simple_size_m", 48)
+    if "ngram-simple" in types and proposed < match:
+        say(
+            f"warning: ngram-simple proposes nothing with --spec-ngram-simple-size-m {proposed} "
+            f"below --spec-ngram-simple-size-n {match}"
+        )
     ignored = sorted(name for name in os.environ if name.startswith("LLAMA_ARG_"))
     if ignored:
         say(f"warning: environment variables are not read here: {', '.join(ignored)}; use the flags")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spectune import __version__
-from spectune.bench.prompts import load_prompts
+from spectune.bench.prompts import load_prompts, merge_prompts
 from spectune.domain.arm import FACTORS, Arm, FlagValue, Knobs, baseline_arm
 from spectune.domain.machine import Machine
 from spectune.domain.study import ArmExpectation, Budget, EngineSettings, PlannedTrial, Study
@@ -275,13 +275,13 @@ def _name_of(arm: ArmSpec) -> str:
 
 
 def _prompts(spec: WorkloadSpec, base: Path, problem: Any) -> tuple[Prompt, ...]:
-    prompts: list[Prompt] = []
+    sets: list[tuple[Prompt, ...]] = []
     for index, source in enumerate(spec.prompts):
         try:
-            prompts.extend(load_prompts(source, limit=spec.num_prompts, turns=spec.turns, base_dir=base))
+            sets.append(load_prompts(source, limit=spec.num_prompts, turns=spec.turns, base_dir=base))
         except BadInput as error:
             problem(("workload", "prompts", index), str(error))
-    return tuple(prompts[: spec.num_prompts])
+    return merge_prompts(sets, limit=spec.num_prompts)
 
 
 def _workload(spec: WorkloadSpec, prompts: tuple[Prompt, ...]) -> Workload:

@@ -141,7 +141,8 @@ async def run_trial(
         simulated=adapter.simulated,
     )
     if loads:
-        directory.write_result({"loads": [vllm_bench_result(trial, i) for i in range(len(loads))]})
+        first, *others = (vllm_bench_result(trial, i, api=study.workload.api) for i in range(len(loads)))
+        directory.write_result({**first, "spectune_other_loads": others} if others else first)
     directory.finish(trial)
     if unproven is not None:
         raise unproven
