@@ -397,8 +397,12 @@ def test_sigterm_ends_a_server_that_reads_a_long_prompt(target: Path) -> None:
 @pytest.mark.embedded
 def test_sigterm_ends_a_loading_server(target: Path) -> None:
     running = Running("-m", str(target), "--port", "0", "-t", "1")
-    running.wait_for_log("loading model")
-    code, took_s = running.stop(signal.SIGTERM)
+    try:
+        running.wait_for_log("loading model")
+        code, took_s = running.stop(signal.SIGTERM)
+    finally:
+        running.process.kill()
+        running.process.wait()
     assert code in (-signal.SIGTERM, 0)
     assert took_s < STOP_LIMIT_S
 

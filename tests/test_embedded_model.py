@@ -268,7 +268,7 @@ def test_a_second_process_waits_and_does_not_download_again(
 
 
 def test_killed_half_way_leaves_nothing_that_passes_as_whole(
-    stalling: tuple[StallingIndex, bytes], path: Path
+    stalling: tuple[StallingIndex, bytes], path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, content = stalling
     process = start_fetch(path, content)
@@ -278,7 +278,8 @@ def test_killed_half_way_leaves_nothing_that_passes_as_whole(
     assert process.returncode == -signal.SIGKILL
     assert not path.exists()
     assert len(list(path.parent.glob(".fetch-*"))) == 1
-    server.go_on.set()
+    make_wheel(index, content)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
     fetch_published(published(content), path)
     assert path.read_bytes() == content
     assert not list(path.parent.glob(".fetch-*"))

@@ -285,3 +285,60 @@ def test_arms_have_ids_that_do_not_depend_on_their_names() -> None:
     assert first.arm_id == first.model_copy(update={"name": "other"}).arm_id
     assert first.arm_id != baseline_arm(engine="sglang", target="m").arm_id
     assert adapter_for("vllm").request_fields(Sampling(ignore_eos=True)) == {"ignore_eos": True}
+
+
+BAD_STARTS = {
+    "llamacpp-xllamacpp-2026.10.11549-draft-missing": "no such file: /nonexistent/draft",
+    "llamacpp-xllamacpp-2026.10.11549-port-taken": "couldn't bind HTTP server socket",
+    "sglang-0.5.23-draft-missing": "'/nonexistent/draft'",
+    "sglang-0.5.23-no-draft-named": "hot_token_id",
+    "sglang-0.5.23-only-steps-named": "'NoneType' and 'int'",
+    "sglang-0.5.23-port-taken": "address already in use",
+    "sglang-0.5.23-tree-larger-than-its-candidates": "selected index k out of range",
+    "sglang-0.5.23-unknown-flag": "ambiguous option: --cuda-graph-max-bs",
+    "vllm-0.32.0-draft-missing": "'/nonexistent/draft'",
+    "vllm-0.32.0-metrics-flag-without-speculation": "requires speculative decoding to be enabled",
+    "vllm-0.32.0-port-taken": "Address already in use",
+    "vllm-0.32.0-unknown-flag": "unrecognized arguments: --num-speculative-tokens",
+}
+
+
+@pytest.mark.parametrize(("name", "words"), BAD_STARTS.items(), ids=str)
+def test_the_cause_of_a_bad_start_is_found_in_its_log(name: str, words: str) -> None:
+    log = (RECORDED / "bad-starts" / f"{name}.log").read_text(encoding="utf-8").splitlines()
+    cause = adapter_for(name.split("-")[0]).cause_of_death(log[-200:])
+    assert cause is not None
+    assert words in cause.message
+    assert "[type=" not in cause.message
+
+
+@pytest.mark.parametrize("folder", recordings())
+def test_a_healthy_start_has_no_cause_of_death(folder: Path) -> None:
+    log = (folder / "server.log").read_text(encoding="utf-8").splitlines()
+    ready = next(
+        i for i, line in enumerate(log) if "Application startup complete" in line or "listening on" in line
+    )
+    assert adapter_of(folder).cause_of_death(log[:ready]) is None
+
+
+def test_a_draft_that_llamacpp_could_not_use_is_no_speculation() -> None:
+    bodies = {"/slots": [{"speculative": False, "params": {"speculative.types": "draft-eagle3"}}]}
+    effective = adapter_for("llamacpp").read_facts(bodies).effective
+    assert effective is not None and effective.method == "none"
+
+
+def test_llamacpp_ngrams_are_short_enough_to_match() -> None:
+    for length, size in ((1, "1"), (2, "2"), (8, "3")):
+        argv = (
+            adapter_for("llamacpp")
+            .command(launch_of("llamacpp", Knobs(method="ngram", num_draft_tokens=length)))
+            .argv
+        )
+        assert argv[argv.index("--spec-ngram-simple-size-n") + 1] == size
+    own = {"flags": {"spec-ngram-simple-size-n": 5}}
+    argv = (
+        adapter_for("llamacpp")
+        .command(launch_of("llamacpp", Knobs(method="ngram", num_draft_tokens=8), **own))
+        .argv
+    )
+    assert argv.count("--spec-ngram-simple-size-n") == 1

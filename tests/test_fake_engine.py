@@ -123,6 +123,13 @@ def test_conditional_acceptance_is_what_was_scripted() -> None:
     assert counts.conditional_acceptance == pytest.approx((0.8, 0.6, 0.25), abs=0.015)
 
 
+def test_steps_end_exactly_at_the_last_token() -> None:
+    lucky = Speculation("eagle3", 4, (1.0,) * 4)
+    for num_tokens in range(1, 30):
+        steps = list(accepted_per_step("p", num_tokens, lucky, seed=0))
+        assert 1 + len(steps) + sum(steps) == num_tokens
+
+
 def test_without_speculation_the_families_are_absent_or_zero_as_told() -> None:
     with fake_engine() as engine, fake_engine("--zero-spec-metrics") as like_llamacpp:
         assert ADAPTER.read_counters(ask(engine.url, "GET", "/metrics").text).acceptance is None

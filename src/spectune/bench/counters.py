@@ -71,15 +71,13 @@ def acceptance_between(
 ) -> AcceptanceCounts | None:
     """Speculation between two readings.
 
-    ``None`` without counters, after a restart, and for a server whose counters
-    never moved: that one does not speculate, which is not the same as zero
-    tokens accepted.
+    ``None`` without counters and after a restart. Counters that stand still are
+    zero verify steps, whose acceptance length is unknown: plain decoding, or a
+    drafter that never found anything to propose.
     """
     if before is None or after is None or after.acceptance is None:
         return None
     late = after.acceptance
-    if not late.num_draft_tokens and not late.num_drafts:
-        return None
     early = before.acceptance or AcceptanceCounts(num_drafts=0, num_draft_tokens=0, num_accepted_tokens=0)
     drafts = None if late.num_drafts is None else late.num_drafts - (early.num_drafts or 0)
     drafted = late.num_draft_tokens - early.num_draft_tokens

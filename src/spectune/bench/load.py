@@ -162,9 +162,7 @@ class _LoadRun:
         else:
             pooled = acceptance_between(self._before, after) if foreign_tokens == 0 else None
             source = "counters"
-        if pooled is None or not (pooled.num_drafts or pooled.num_draft_tokens):
-            return None, None
-        return pooled, source
+        return (None, None) if pooled is None else (pooled, source)
 
     def _sample_lag(self, due_s: float) -> None:
         now_s = perf_counter()

@@ -183,6 +183,7 @@ def serve(package: ModuleType, given: Mapping[str, Value]) -> NoReturn:
     open streams: up to 30 s during a generation, a minute during a long prompt.
     """
     params = configure(package, given)
+    say(f"{PACKAGE} {package.__version__} {package.BUILD_INFO}")
     try:
         server = package.Server(params)
     except (RuntimeError, ValueError) as error:

@@ -96,12 +96,10 @@ class PrefixCache:
         cached_blocks = 0
         chain = hashlib.blake2b(digest_size=16)
         blocks = (len(token_ids) - 1) // _BLOCK_TOKENS
-        is_hit = True
         for index in range(blocks):
             chain.update(repr(token_ids[index * _BLOCK_TOKENS : (index + 1) * _BLOCK_TOKENS]).encode())
             digest = chain.copy().digest()
-            is_hit = is_hit and digest in self._blocks
-            cached_blocks += is_hit
+            cached_blocks += digest in self._blocks  # a digest holds all blocks before it, too
             self._blocks.add(digest)
         return cached_blocks * _BLOCK_TOKENS
 

@@ -18,7 +18,14 @@ from spectune.domain.workload import Sampling
 from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat
 from spectune.engines.bodies import as_dict, as_int, as_str, first_model_id, token_list
 from spectune.engines.causes import known_cause
-from spectune.engines.flags import chain_draft_tokens, flag_args, int_or_none, merge_flags, read_args
+from spectune.engines.flags import (
+    chain_draft_tokens,
+    flag_args,
+    int_or_none,
+    merge_flags,
+    normalise,
+    read_args,
+)
 from spectune.engines.prometheus import parse_metrics, read_spec_counters
 from spectune.errors import BadInput
 
@@ -41,6 +48,7 @@ _LENGTH_FLAGS = {
     "ngram-map-k4v": "spec-ngram-map-k4v-size-m",
     "ngram-mod": "spec-ngram-mod-n-max",
 }
+_NGRAM_SIZE_FLAG = "spec-ngram-simple-size-n"
 _NEEDS_DRAFTER = frozenset({"draft_model", "eagle3", "dflash", "dspark"})
 _MANAGED = ("model", "host", "port", "spec-type", "model-draft", "spec-draft-model", "spec-draft-n-max")
 
@@ -102,6 +110,10 @@ class LlamaCpp:
         if length is not None:
             if spec_type in _LENGTH_FLAGS:
                 flags[_LENGTH_FLAGS[spec_type]] = length
+            given = {normalise(name) for name in (*launch.setup.flags, *launch.arm.flags)}
+            if spec_type == "ngram-simple" and _NGRAM_SIZE_FLAG not in given:
+                # llama.cpp's own 12 hardly ever matches in short answers, and it drafts nothing if m < n.
+                flags[_NGRAM_SIZE_FLAG] = min(3, length)
             flags["spec-draft-n-max"] = length
         return flags
 
@@ -170,12 +182,13 @@ class LlamaCpp:
         props = as_dict(bodies.get("/props"))
         slots = bodies.get("/slots")
         slot = as_dict(slots[0]) if isinstance(slots, list) and slots else {}
-        spec_types = as_dict(slot.get("params")).get("speculative.types")
+        spec_types = as_str(as_dict(slot.get("params")).get("speculative.types"))
         effective = None
-        if isinstance(spec_types, str):
-            effective = self.read_flags(["--spec-type", spec_types])
-        elif slot.get("speculative") is False:
+        if slot.get("speculative") is False:
+            # With a draft it could not use, the server goes on without one and still names the type.
             effective = Knobs()
+        elif spec_types is not None:
+            effective = self.read_flags(["--spec-type", spec_types])
         reported = {
             key: props[key]
             for key in (

@@ -156,7 +156,6 @@ class Exchange:
                 self.done_seen = True
                 return
             if on_event(payload, arrived_s):
-                self.reusable = False
                 self.finish()
                 return
 

@@ -8,6 +8,8 @@ from spectune.errors import TransportError
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
+_LF, _CR = b"\n\r"  # as numbers: looking for bytes in bytes goes through an exception first
+
 
 class SseSplitter:
     """Turns body pieces, cut anywhere, into the payloads of their ``data:`` lines.
@@ -27,7 +29,7 @@ class SseSplitter:
 
     def feed(self, piece: bytes) -> Sequence[bytes]:
         """Payloads of the events that ``piece`` completes."""
-        if b"\n" not in piece:
+        if _LF not in piece:
             self._keep(piece)
             return ()
         if self._partial:
@@ -35,7 +37,7 @@ class SseSplitter:
             self._partial.clear()
             self._partial_bytes = 0
         end = piece.rfind(b"\n\n") + 2
-        if end >= 2 and piece.startswith(b"data: ") and b"\r" not in piece and not self._data:
+        if end >= 2 and piece.startswith(b"data: ") and _CR not in piece and not self._data:
             # The usual case: events of one data line each, and perhaps the beginning of another.
             payloads = piece[6 : end - 2].split(b"\n\ndata: ")
             if piece.count(b"\n", 0, end) == 2 * len(payloads):
