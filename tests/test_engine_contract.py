@@ -87,12 +87,12 @@ def test_request_acceptance_sums_to_the_servers_own_counters(folder: Path) -> No
     adapter = adapter_of(folder)
     if METHODS[folder.name][0] == "none":
         for chat in sorted(folder.glob("chat-[123].sse")):
-            final = adapter.read_final(list(payloads_of(chat)), speculating=False)
+            final = adapter.read_final(list(payloads_of(chat)))
             assert final.acceptance is None or final.acceptance.num_draft_tokens == 0
         return
     parts: list[AcceptanceCounts] = []
     for chat in sorted(folder.glob("chat-[123].sse")):
-        final = adapter.read_final(list(payloads_of(chat)), speculating=True)
+        final = adapter.read_final(list(payloads_of(chat)))
         if final.acceptance is not None:
             parts.append(final.acceptance)
     pooled = pool_counts(parts)
@@ -133,7 +133,7 @@ def test_a_dead_drafter_has_acceptance_length_one(folder: Path) -> None:
         return
     adapter = adapter_of(folder)
     counts = [
-        adapter.read_final(list(payloads_of(chat)), speculating=True).acceptance
+        adapter.read_final(list(payloads_of(chat))).acceptance
         for chat in sorted(folder.glob("chat-[123].sse"))
     ]
     pooled = pool_counts(c for c in counts if c is not None)

@@ -105,7 +105,7 @@ def test_counters_and_final_chunk_agree_to_the_token() -> None:
     with fake_engine(FAST, *options) as engine:
         found = events(engine.url, "/v1/completions", {"prompt": "x", "max_tokens": 200})
         counters = ADAPTER.read_counters(ask(engine.url, "GET", "/metrics").text)
-    final = ADAPTER.read_final([event for event in found if not event["choices"]], speculating=True)
+    final = ADAPTER.read_final([event for event in found if not event["choices"]])
     counts = final.acceptance
     assert counts is not None
     assert counts == counters.acceptance
@@ -330,4 +330,4 @@ def test_facts_are_what_the_server_runs_not_what_was_asked() -> None:
 
 def test_a_final_chunk_that_contradicts_itself_gives_nothing() -> None:
     broken = {"metrics": {"speculative_decoding": {"acceptance_histogram": [0, 9], "num_draft_tokens": 3}}}
-    assert ADAPTER.read_final([broken], speculating=True).acceptance is None
+    assert ADAPTER.read_final([broken]).acceptance is None

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,11 @@ class Runner:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Runner:
-    return Runner(tmp_path)
+def run(tmp_path: Path) -> Iterator[Runner]:
+    runner = Runner(tmp_path)
+    yield runner
+    for process in runner.servers():  # left by a test that failed half-way
+        process.kill()
 
 
 def test_a_study_becomes_trials_reports_and_a_verdict(run: Runner) -> None:

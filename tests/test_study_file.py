@@ -1,5 +1,7 @@
 """Every mistake of a study file comes out at once, each with its line and what would be right."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -163,3 +165,9 @@ def test_valid_keys_follow_lists_and_optional_models() -> None:
     assert "num_draft_tokens" in valid_keys(("arms", 0))
     assert valid_keys(("arms", 0, "drafter")) == ["any", "gguf", "hf"]
     assert "python" in valid_keys(("engines", "vllm")) or valid_keys(("engines",))
+
+
+def test_the_reference_is_made_from_the_schema_as_it_is() -> None:
+    root = Path(__file__).parent.parent
+    reply = subprocess.run([sys.executable, str(root / "tools" / "make_docs.py"), "--check"])
+    assert reply.returncode == 0, "run tools/make_docs.py"

@@ -36,14 +36,12 @@ class StreamingClient:
         model: str,
         api: Literal["chat", "completions"] = "chat",
         request_timeout_s: float = 600.0,
-        speculating: bool | None = None,
     ) -> None:
         self._http = http
         self._adapter = adapter
         self._model = model
         self._api = api
         self._request_timeout_s = request_timeout_s
-        self._speculating = speculating
 
     async def run(
         self, prompt: Prompt, sampling: Sampling, *, origin: float, after_turn: AfterTurn | None = None
@@ -84,7 +82,7 @@ class StreamingClient:
             sent_s = end.sent_s
         final = FinalFields()
         try:
-            final = self._adapter.read_final(tuple(answer.payloads), speculating=self._speculating)
+            final = self._adapter.read_final(tuple(answer.payloads))
         except ValueError as failure:
             error = f"the engine's own fields of the answer make no sense: {failure}"
         return answer.record(

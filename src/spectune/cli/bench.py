@@ -40,6 +40,7 @@ _NOT_ABOUT_ONE_SERVER = frozenset({"no-baseline", "launch-noise-unknown"})
 
 
 def bench_command(args: argparse.Namespace) -> int:
+    args.url = args.url.rstrip("/").removesuffix("/v1")  # people paste the URL their client library wants
     workload = _workload(args)
     study, trial = run_interruptible(
         _bench(args, workload), on_signal=_say, resume_hint="Nothing was changed on the server"

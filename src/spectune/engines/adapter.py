@@ -121,7 +121,7 @@ class EngineAdapter(Protocol):
         """Body fields beyond the OpenAI ones: cache switches, acceptance details, ``ignore_eos``."""
         ...
 
-    def read_final(self, payloads: Sequence[Mapping[str, Any]], *, speculating: bool | None) -> FinalFields:
+    def read_final(self, payloads: Sequence[Mapping[str, Any]]) -> FinalFields:
         """Engine fields of one response: ``payloads`` are its parsed chunks that carry no text."""
         ...
 

@@ -82,7 +82,7 @@ class FakeAdapter:
     def request_fields(self, sampling: Sampling) -> dict[str, Any]:
         return {"ignore_eos": True} if sampling.ignore_eos else {}
 
-    def read_final(self, payloads: Sequence[Mapping[str, Any]], *, speculating: bool | None) -> FinalFields:
+    def read_final(self, payloads: Sequence[Mapping[str, Any]]) -> FinalFields:
         for payload in reversed(payloads):
             counts = as_dict(as_dict(payload.get("metrics")).get("speculative_decoding"))
             if counts:

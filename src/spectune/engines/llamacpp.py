@@ -150,7 +150,7 @@ class LlamaCpp:
             fields["ignore_eos"] = True
         return fields
 
-    def read_final(self, payloads: Sequence[Mapping[str, Any]], *, speculating: bool | None) -> FinalFields:
+    def read_final(self, payloads: Sequence[Mapping[str, Any]]) -> FinalFields:
         """``draft_n`` is absent when nothing was drafted; verify steps are not reported per request."""
         timings = next((p["timings"] for p in payloads if isinstance(p.get("timings"), dict)), None)
         if timings is None:

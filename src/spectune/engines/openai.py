@@ -41,7 +41,7 @@ class OpenAICompatible:
     def request_fields(self, sampling: Sampling) -> dict[str, Any]:
         return {"ignore_eos": True} if sampling.ignore_eos else {}
 
-    def read_final(self, payloads: Sequence[Mapping[str, Any]], *, speculating: bool | None) -> FinalFields:
+    def read_final(self, payloads: Sequence[Mapping[str, Any]]) -> FinalFields:
         return FinalFields()
 
     def read_counters(self, metrics_text: str) -> ServerCounters:

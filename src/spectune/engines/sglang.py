@@ -131,7 +131,7 @@ class Sglang:
             fields["ignore_eos"] = True
         return fields
 
-    def read_final(self, payloads: Sequence[Mapping[str, Any]], *, speculating: bool | None) -> FinalFields:
+    def read_final(self, payloads: Sequence[Mapping[str, Any]]) -> FinalFields:
         """``sglext.spec_tokens_details``: steps by number of kept drafts."""
         for payload in reversed(payloads):
             details = as_dict(as_dict(payload.get("sglext")).get("spec_tokens_details"))

@@ -134,7 +134,7 @@ class Vllm:
     def request_fields(self, sampling: Sampling) -> dict[str, Any]:
         return {"ignore_eos": True} if sampling.ignore_eos else {}
 
-    def read_final(self, payloads: Sequence[Mapping[str, Any]], *, speculating: bool | None) -> FinalFields:
+    def read_final(self, payloads: Sequence[Mapping[str, Any]]) -> FinalFields:
         """``metrics.speculative_decoding`` of the usage chunk (``--per-request-spec-decode-metrics``)."""
         for payload in reversed(payloads):
             metrics = as_dict(payload.get("metrics"))
