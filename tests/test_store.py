@@ -5,7 +5,7 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
-from report_studies import realistic
+from report_realistic import realistic
 
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
