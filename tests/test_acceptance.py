@@ -45,6 +45,17 @@ def test_conditional_is_unknown_where_no_step_came() -> None:
     assert counts.conditional_acceptance == (0.0, None)
 
 
+def test_a_histogram_cut_at_the_longest_draft_that_was_kept() -> None:
+    """SGLang's of a dead drafter has one entry: no position is known to have been kept."""
+    counts = AcceptanceCounts.from_histogram([101], num_draft_tokens=303)
+    assert counts.acceptance_length == 1.0
+    assert counts.marginal_acceptance == ()
+    assert counts.conditional_acceptance == ()
+    pooled = pool_counts([counts, AcceptanceCounts.from_histogram([8, 2], num_draft_tokens=30)])
+    assert pooled is not None
+    assert pooled.accepted_per_position == (2,)
+
+
 def test_more_accepted_than_drafted_is_refused() -> None:
     with pytest.raises(ValidationError, match="accepted of only"):
         AcceptanceCounts(num_drafts=1, num_draft_tokens=2, num_accepted_tokens=3)

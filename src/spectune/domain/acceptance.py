@@ -75,10 +75,10 @@ class AcceptanceCounts(Record):
         """
         if self.accepted_per_position is None or not self.num_drafts:
             return None
-        tested = (self.num_drafts, *self.accepted_per_position[:-1])
+        tested = (self.num_drafts, *self.accepted_per_position)  # one longer: the last tests nothing more
         return tuple(
             kept / reached if reached else None
-            for kept, reached in zip(self.accepted_per_position, tested, strict=True)
+            for kept, reached in zip(self.accepted_per_position, tested, strict=False)
         )
 
 
