@@ -145,14 +145,14 @@ def test_a_signal_in_a_measurement_leaves_no_server_and_resumes(run: Runner, num
     process.send_signal(number)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 130, output
-    assert "Resume with: spectune run study.yaml" in output
+    assert "Resume with: spectune run studies/study" in output
+    assert output.count("Resume with") == 1
     assert "Traceback" not in output
     assert run.servers() == []
     assert not list(requests.glob("*/trial.json"))
     kept = list(requests.glob("0001-*/requests.jsonl"))
     assert kept and kept[0].read_text().strip()
-    run.study(STUDY.replace("tokens-per-s: 400", "tokens-per-s: 60"))
-    assert run("run", "study.yaml").returncode == 0
+    assert run("run", "studies/study").returncode == 0
     assert [t["number"] for t in run.report()["trials"]] == [2, 3, 4, 5]
 
 
@@ -237,9 +237,93 @@ def test_a_changed_workload_is_refused_for_an_old_directory(run: Runner) -> None
     reply = run("run", "study.yaml")
     assert reply.returncode == 2
     assert "another workload" in reply.stderr
-    # Nothing was lost: the old study still resumes.
+    # Nothing was touched: the directory still reports and resumes what it held.
+    assert (
+        json.loads((run.folder / "studies/study/study.json").read_text())["workload"]["sampling"][
+            "max_tokens"
+        ]
+        == 40
+    )
     run.study(STUDY)
     assert run("run", "study.yaml").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("target: fake-model", "target: other-model"), "not of other-model on fake"),
+        (("tokens-per-s: 400", "tokens-per-s: 300"), "other settings of engine.flags"),
+    ],
+)
+def test_another_study_does_not_go_on_in_this_ones_directory(
+    run: Runner, change: tuple[str, str], words: str
+) -> None:
+    run.study(STUDY + "budget: {max_trials: 1}\n")
+    assert run("run", "study.yaml").returncode == 0
+    before = (run.folder / "studies/study/study.json").read_bytes()
+    run.study(STUDY.replace(*change))
+    reply = run("run", "study.yaml")
+    assert reply.returncode == 2
+    assert words in reply.stderr
+    assert (run.folder / "studies/study/study.json").read_bytes() == before
+
+
+def test_overrides_are_kept_for_resuming_by_directory(run: Runner) -> None:
+    run.study(STUDY + "budget: {max_trials: 1}\n")
+    assert (
+        run("run", "study.yaml", "--set", "workload.max_tokens=20", "--set", "budget.max_trials=2").returncode
+        == 0
+    )
+    reply = run("run", "studies/study", "--json")
+    assert reply.returncode == 0
+    assert len(json.loads(reply.stdout)["trials"]) == 2
+    assert "# --set workload.max_tokens=20" in (run.folder / "studies/study/study.yaml").read_text()
+
+
+def test_a_full_disk_stops_the_server_and_says_so(run: Runner) -> None:
+    """A file size limit stands in for the disk: the write fails in the middle of a measurement."""
+    run.study(STUDY.replace("max_tokens: 40", "max_tokens: 400"))
+    limited = (
+        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (12000, 12000));"
+        " import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        " sys.argv = ['spectune', 'run', 'study.yaml']; runpy.run_module('spectune', run_name='__main__')"
+    )
+    reply = subprocess.run(
+        [sys.executable, "-c", limited],
+        cwd=run.folder,
+        env=run.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert reply.returncode == 3, reply.stderr
+    assert "File too large" in reply.stderr
+    assert "Traceback" not in reply.stderr
+    assert run.servers() == []
+
+
+def test_a_terminal_that_knows_only_ascii_still_gets_its_table(run: Runner) -> None:
+    run.study(STUDY + "budget: {max_trials: 1}\n")
+    run.env["PYTHONIOENCODING"] = "ascii"
+    reply = run("run", "study.yaml")
+    assert reply.returncode == 0, reply.stderr
+    assert "baseline" in reply.stdout
+
+
+def test_an_impatient_ctrl_c_does_not_leave_the_server_of_up(run: Runner) -> None:
+    run.study(STUDY.replace("draft-cost: 0.1", "draft-cost: 0.1, ready-delay-s: 60, ignore-sigterm: true"))
+    process = run.start("up", "study.yaml")
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "launch"
+    deadline = time.monotonic() + 30
+    while not run.servers() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert run.servers() == []
 
 
 def test_two_spectunes_do_not_work_on_one_study(run: Runner) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,23 @@ def test_a_trial_without_its_last_file_was_interrupted(recorded: tuple[StudyDir,
     assert number == len(trials) + 1
 
 
-def test_a_torn_last_line_is_left_out(recorded: tuple[StudyDir, Study, list[Trial]]) -> None:
+def test_lost_request_records_of_an_ended_trial_are_noticed(
+    recorded: tuple[StudyDir, Study, list[Trial]],
+) -> None:
     directory, _, trials = recorded
     path = directory.trial_paths()[0] / "requests.jsonl"
     path.write_text(path.read_text(encoding="utf-8")[:-40], encoding="utf-8")
-    read = directory.read_trials()[0]
-    assert len(read.loads[0].requests) == len(trials[0].loads[0].requests) - 1
+    count = len(trials[0].loads[0].requests)
+    with pytest.raises(BadInput, match=f"holds {count - 1} of {count} records"):
+        directory.read_trials()
+
+
+def test_a_copied_trial_is_no_second_launch(recorded: tuple[StudyDir, Study, list[Trial]]) -> None:
+    directory, _, _ = recorded
+    path = directory.trial_paths()[0]
+    shutil.copytree(path, path.with_name(path.name + "-copy"))
+    with pytest.raises(BadInput, match="is this folder a copy"):
+        directory.read_trials()
 
 
 def test_records_are_readable_with_a_json_reader_alone(recorded: tuple[StudyDir, Study, list[Trial]]) -> None:
@@ -58,11 +70,17 @@ def test_records_are_readable_with_a_json_reader_alone(recorded: tuple[StudyDir,
     assert "requests" not in body["loads"][0]
 
 
-@pytest.mark.parametrize("damage", ["{", '{"schema_version": 1}', "[]", '{"schema_version": "x"}'])
-def test_a_damaged_record_names_its_file(recorded: tuple[StudyDir, Study, list[Trial]], damage: str) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [b"{", b'{"schema_version": 1}', b"[]", b'{"schema_version": "x"}', b"\xff\xfe", b"[" * 100_000],
+    ids=lambda d: repr(d[:24]),
+)
+def test_a_damaged_record_names_its_file(
+    recorded: tuple[StudyDir, Study, list[Trial]], damage: bytes
+) -> None:
     directory, _, _ = recorded
     path = directory.trial_paths()[0] / "trial.json"
-    path.write_text(damage, encoding="utf-8")
+    path.write_bytes(damage)
     with pytest.raises(BadInput, match=r"trial\.json"):
         directory.read_trials()
 

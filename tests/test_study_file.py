@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from spectune.errors import BadInput, StudyFileError
+from spectune.runner.plan import name_from
 from spectune.study_file.load import apply_override, load_study_file, valid_keys
 
 GOOD = """\
@@ -103,10 +104,13 @@ def test_arms_of_other_engines_may_use_their_methods(tmp_path: Path) -> None:
         ("question: a\nquestion: b\n", 2, "given twice (first on line 1)"),
         ("", 1, "is empty"),
         ("- a\n- b\n", 1, "must be a mapping"),
+        ("a: &a [*a]\n", 1, "deep"),
+        ("[" * 5000, None, "nested too deeply"),
+        ("question: !!binary /////w==\n", 1, "not a plain value"),
         ("question: !!python/object/apply:os.system [ls]\n", 1, "not a plain value"),
     ],
 )
-def test_broken_yaml_is_one_clear_problem(tmp_path: Path, text: str, line: int, words: str) -> None:
+def test_broken_yaml_is_one_clear_problem(tmp_path: Path, text: str, line: int | None, words: str) -> None:
     found = problems_of(tmp_path, text)
     assert found[0][0] == line
     assert words in found[0][2]
@@ -140,10 +144,32 @@ def test_overrides_replace_values_before_validation(tmp_path: Path) -> None:
     assert spec.workload.max_tokens == 32
 
 
-@pytest.mark.parametrize("override", ["engine", "=x", "a=[1"])
+@pytest.mark.parametrize("override", ["engine", "=x", "a=[1", "a=" + "[" * 3000, "arms.7.topk=1", "arms.x=1"])
 def test_a_malformed_override_is_bad_input(override: str) -> None:
     with pytest.raises(BadInput, match="--set"):
-        apply_override({}, override)
+        apply_override({"arms": [{"method": "ngram"}]}, override)
+
+
+def test_an_override_reaches_into_lists_and_takes_a_date_as_a_word() -> None:
+    value = {"arms": [{"method": "ngram"}, {"method": "eagle3"}]}
+    apply_override(value, "arms.1.num_draft_tokens=5")
+    apply_override(value, "name=2026-13-45")
+    assert value == {
+        "arms": [{"method": "ngram"}, {"method": "eagle3", "num_draft_tokens": 5}],
+        "name": "2026-13-45",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("a b<x>.yaml", "a-b-x"), ("...yaml", "study"), ("k25.yaml", "k25")]
+)
+def test_a_studys_default_name_is_never_a_path(name: str, expected: str) -> None:
+    assert name_from(Path(name)) == expected
+
+
+def test_no_prompts_is_a_problem_of_the_file(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, GOOD + "workload: {prompts: []}\n")
+    assert problem[1] == "workload.prompts"
 
 
 def test_one_way_to_start_an_engine(tmp_path: Path) -> None:

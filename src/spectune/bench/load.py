@@ -156,6 +156,8 @@ class _LoadRun:
     ) -> tuple[AcceptanceCounts | None, AcceptanceSource | None]:
         completed = [record.acceptance for record in records if record.ok]
         known = [counts for counts in completed if counts is not None and counts.num_drafts is not None]
+        if self._attached and foreign_tokens != 0:
+            return None, None  # differences of counters that others moved too, or that are published late
         if known and len(known) == len(completed):
             pooled = pool_counts(known)
             source: AcceptanceSource = "counters" if self._attached else "per-request"

@@ -75,9 +75,9 @@ def _workload(args: argparse.Namespace) -> Workload:
     extra = _json_object(args.extra_body) if args.extra_body else {}
     loads = [LoadPoint.closed(c) for c in _numbers("--concurrency", args.concurrency, _whole)]
     loads += [LoadPoint.open(r) for r in _numbers("--request-rate", args.request_rate, _rate)]
-    if args.temperature < 0:
-        raise BadInput(f"--temperature: must be at least 0, got {args.temperature}")
-    if args.request_timeout <= 0:
+    if not 0 <= args.temperature <= 100:
+        raise BadInput(f"--temperature: must be a number of at least 0, got {args.temperature}")
+    if not 0 < args.request_timeout < 1e6:
         raise BadInput(f"--request-timeout: must be above 0, got {args.request_timeout}")
     return Workload(
         prompts=merge_prompts(sets, limit=args.num_prompts),
@@ -126,7 +126,7 @@ def _numbers(flag: str, text: str | None, read: Callable[[str], T]) -> list[T]:
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise BadInput(f"--extra-body: not JSON: {error}") from error
     if not isinstance(value, dict):
         raise BadInput(f"--extra-body: must be a JSON object, got {type(value).__name__}")

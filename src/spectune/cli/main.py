@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -63,7 +64,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     report = commands.add_parser("report", help="write report.md, report.html and report.json of a study")
-    report.add_argument("study_dir", metavar="STUDY_DIR")
+    report.add_argument("study_dir", metavar="STUDY_DIR", help="e.g. studies/demo")
     report.add_argument("--out", help="folder for the files (default: the study directory)")
     _json_flag(report)
 
@@ -73,24 +74,36 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     bench.add_argument("url", metavar="URL", help="base URL, e.g. http://127.0.0.1:8000")
     bench.add_argument("--engine", default="auto", help="llamacpp, vllm, sglang, openai, or auto (default)")
     bench.add_argument("--model", help="served model name (default: the first one listed)")
-    bench.add_argument("--api", choices=("chat", "completions"), default="chat")
+    bench.add_argument(
+        "--api", choices=("chat", "completions"), default="chat", help="endpoint (default: chat)"
+    )
     bench.add_argument("--prompts", action="append", help="prompt set or file; repeatable (default: builtin)")
     bench.add_argument("--num-prompts", type=_positive, help="use only the first so many")
     bench.add_argument(
         "--num-requests", type=_positive, help="requests per load point (default: each prompt once)"
     )
-    bench.add_argument("--turns", choices=("first", "all"), default="first")
-    bench.add_argument("--max-tokens", type=_positive, default=128)
-    bench.add_argument("--temperature", type=float, default=0.0)
-    bench.add_argument("--seed", type=int, default=0)
-    bench.add_argument("--ignore-eos", action="store_true")
+    bench.add_argument(
+        "--turns", choices=("first", "all"), default="first", help="user turns to run (default: first)"
+    )
+    bench.add_argument("--max-tokens", type=_positive, default=128, help="per answer (default: %(default)s)")
+    bench.add_argument("--temperature", type=float, default=0.0, help="default: 0, greedy")
+    bench.add_argument("--seed", type=int, default=0, help="sampling seed (default: %(default)s)")
+    bench.add_argument("--ignore-eos", action="store_true", help="always generate --max-tokens")
     bench.add_argument("--extra-body", help="JSON object merged into every request body")
     bench.add_argument(
         "--concurrency", default=None, help="closed loop; one or more, e.g. 1,4,16 (default: 1)"
     )
     bench.add_argument("--request-rate", default=None, help="open loop, requests per second; one or more")
-    bench.add_argument("--warmup-requests", "--num-warmups", type=int, default=None)
-    bench.add_argument("--request-timeout", type=float, default=600.0, metavar="SECONDS")
+    bench.add_argument(
+        "--warmup-requests",
+        "--num-warmups",
+        type=_at_least_zero,
+        default=None,
+        help="before each load point, not measured (default: twice the concurrency, 3 to 64)",
+    )
+    bench.add_argument(
+        "--request-timeout", type=float, default=600.0, metavar="SECONDS", help="default: %(default)s"
+    )
     bench.add_argument(
         "--flush-cache", action="store_true", help="empty the server's prefix cache before measuring"
     )
@@ -108,18 +121,18 @@ def _add_servers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     up = commands.add_parser("up", help="start the server of one arm and leave it running")
     up.add_argument("study", metavar="STUDY", help="study file")
     up.add_argument("--arm", default="baseline", help="name or id of the arm (default: %(default)s)")
-    up.add_argument("--port", type=_positive, help="default: a free one")
+    up.add_argument("--port", type=_port, help="default: a free one")
     up.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     up.add_argument("--no-wait", action="store_true", help="return at once; see `spectune wait`")
     _json_flag(up)
     wait = commands.add_parser("wait", help="wait until a server started with `up` generates")
-    wait.add_argument("server", metavar="ID")
+    wait.add_argument("server", metavar="ID", help="as `up` and `ps` print it")
     wait.add_argument("--timeout", type=float, default=None, metavar="SECONDS", help="default: the engine's")
     _json_flag(wait)
     ps = commands.add_parser("ps", help="servers started with `up`")
     _json_flag(ps)
     down = commands.add_parser("down", help="stop servers started with `up`, and prove it")
-    down.add_argument("servers", metavar="ID", nargs="*")
+    down.add_argument("servers", metavar="ID", nargs="*", help="as `up` and `ps` print it")
     down.add_argument("--all", action="store_true", help="every server that `ps` lists")
     _json_flag(down)
 
@@ -134,8 +147,24 @@ def _positive(text: str) -> int:
     return value
 
 
+def _at_least_zero(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got {text!r}")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    value = _positive(text)
+    if value > 65535:
+        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, got {text!r}")
+    return value
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows only ASCII still gets its table
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.command is None:
@@ -149,6 +178,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"spectune: {place}{error.strerror or error}", file=sys.stderr)  # noqa: T201
+        return 3
     except KeyboardInterrupt:
         return 130
 

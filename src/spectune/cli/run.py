@@ -24,7 +24,7 @@ from spectune.report.summary import summarize
 from spectune.report.terminal import study_tables
 from spectune.runner.estimate import Estimate, estimate
 from spectune.runner.plan import resolve_study, sample_launch
-from spectune.runner.study import StudyOutcome, fetch_models, remaining, run_study
+from spectune.runner.study import StudyOutcome, check_continues, fetch_models, remaining, run_study
 from spectune.runner.trial import ModelPaths
 from spectune.store.study_dir import StudyDir
 from spectune.study_file.load import load_study_file
@@ -33,14 +33,7 @@ from spectune.study_file.load import load_study_file
 def demo_command(args: argparse.Namespace) -> int:
     source = resources.files("spectune.demo") / "study.yaml"
     with resources.as_file(source) as path:
-        return _run(
-            args,
-            Path(path),
-            Path(args.dir),
-            overrides=[],
-            retry_failed=False,
-            resume=f"spectune demo --dir {args.dir}",
-        )
+        return _run(args, Path(path), _folder(args.dir), overrides=[], retry_failed=False)
 
 
 def run_command(args: argparse.Namespace) -> int:
@@ -53,15 +46,13 @@ def run_command(args: argparse.Namespace) -> int:
         return _resume(args, given)
     if not given.exists():
         raise BadInput(f"{given}: no such study file or study directory")
-    return _run(
-        args,
-        given,
-        None if args.dir is None else Path(args.dir),
-        overrides=args.overrides,
-        retry_failed=args.retry_failed,
-        resume=f"Resume with: spectune run {shlex.quote(str(given))}"
-        + (f" --dir {shlex.quote(args.dir)}" if args.dir else ""),
-    )
+    return _run(args, given, _folder(args.dir), overrides=args.overrides, retry_failed=args.retry_failed)
+
+
+def _folder(text: str | None) -> Path | None:
+    if text == "":
+        raise BadInput("--dir: is empty; name a folder, or leave it out for studies/NAME")
+    return None if text is None else Path(text)
 
 
 def _resume(args: argparse.Namespace, path: Path) -> int:
@@ -69,9 +60,7 @@ def _resume(args: argparse.Namespace, path: Path) -> int:
     study = directory.read_study()
     if args.dry_run:
         return _dry_run(study, directory, as_json=args.json)
-    return _execute(
-        args, directory, retry_failed=args.retry_failed, resume=f"spectune run {shlex.quote(str(path))}"
-    )
+    return _execute(args, directory, retry_failed=args.retry_failed)
 
 
 def _run(
@@ -81,9 +70,9 @@ def _run(
     *,
     overrides: list[str],
     retry_failed: bool,
-    resume: str,
 ) -> int:
     spec, text, document = load_study_file(path, overrides=overrides)
+    text = "".join(f"# --set {override}\n" for override in overrides) + text
     study = resolve_study(spec, document, path=path.absolute(), machine=read_machine())
     where = where or Path("studies") / study.name
     if args.dry_run:
@@ -91,15 +80,16 @@ def _run(
         return _dry_run(study, directory, as_json=args.json)
     if StudyDir.exists(where):
         directory = StudyDir.open(where)
-        known = directory.read_study()
         with directory.lock():
-            directory.extend(study.model_copy(update={"created_at": known.created_at}), source=text)
+            check_continues(directory, study)
+            created_at = directory.read_study().created_at
+            directory.extend(study.model_copy(update={"created_at": created_at}), source=text)
     else:
         directory = StudyDir.create(where, study=study, source=text)
-    return _execute(args, directory, retry_failed=retry_failed, resume=resume)
+    return _execute(args, directory, retry_failed=retry_failed)
 
 
-def _execute(args: argparse.Namespace, directory: StudyDir, *, retry_failed: bool, resume: str) -> int:
+def _execute(args: argparse.Namespace, directory: StudyDir, *, retry_failed: bool) -> int:
     study = directory.read_study()
     view = ProgressView()
     with view:
@@ -109,7 +99,7 @@ def _execute(args: argparse.Namespace, directory: StudyDir, *, retry_failed: boo
         outcome = run_interruptible(
             run_study(directory, models=models, watcher=view, retry_failed=retry_failed),
             on_signal=view.on_message,
-            resume_hint=f"Resume with: {resume}",
+            resume_hint=f"Resume with: spectune run {shlex.quote(str(directory.path))}",
         )
     return _report(args, directory, outcome)
 

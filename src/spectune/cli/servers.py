@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
-from spectune.cli.interrupt import run_interruptible
+from spectune.cli.interrupt import run_interruptible, run_to_end
 from spectune.domain.arm import Arm
 from spectune.domain.study import Study
 from spectune.embedded.models import data_home, resolve_model
@@ -77,7 +76,7 @@ def down(args: argparse.Namespace) -> int:
     chosen = registry.servers() if args.all else [registry.get(server_id) for server_id in args.servers]
     stopped = []
     for server in chosen:
-        proof = asyncio.run(server.process.stop(grace_s=_STOP_GRACE_S))
+        proof = run_to_end(server.process.stop(grace_s=_STOP_GRACE_S), on_signal=_say)
         registry.remove(server.server_id)
         stopped.append({"server_id": server.server_id, "took_s": proof.took_s, "killed": list(proof.killed)})
         if not args.json:
@@ -140,7 +139,7 @@ def _wait_or_stop(server: RunningServer, registry: ServerRegistry) -> None:
         ready = True
     finally:
         if not ready:
-            asyncio.run(server.process.stop(grace_s=_STOP_GRACE_S))
+            run_to_end(server.process.stop(grace_s=_STOP_GRACE_S), on_signal=_say)
             registry.remove(server.server_id)
 
 

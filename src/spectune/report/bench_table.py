@@ -45,8 +45,12 @@ def bench_table(loads: Sequence[LoadSummary], findings: Sequence[Finding]) -> Re
             row = next((c for c in load.categories if c.category == category), None)
             cells.append(Text("" if row is None else _category(row.e2e_tok_per_s, row.acceptance_length)))
         table.add_row(Text(f"{one_line(category, limit=30)}: tok/s, acceptance"), *cells)
-    lines = [Text(f"{f.severity}: {one_line(f.message)}") for f in findings]
+    lines = [Text(f"{f.severity}: {one_line(f.message)}{_first_detail(f)}") for f in findings]
     return Group(table, *lines)
+
+
+def _first_detail(finding: Finding) -> str:
+    return f" ({one_line(finding.evidence[0].detail, limit=200)})" if finding.evidence else ""
 
 
 def _pair(first: float | None, second: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,7 +58,7 @@ def resolve_study(
         raise StudyFileError(str(path), sorted(unique, key=lambda p: p.line or 0))
     most = _max_concurrency(workload)
     return Study(
-        name=spec.name or path.stem,
+        name=spec.name or name_from(path),
         question=spec.question,
         created_at=(now or datetime.now(UTC)).isoformat(timespec="seconds"),
         spectune_version=__version__,
@@ -98,6 +99,11 @@ def plan_trials(arm_ids: Sequence[str], *, repetitions: int, baseline_every: int
                 yield PlannedTrial(arm_id=arm_id, repetition=repetition)
             baseline_count += 1
             yield PlannedTrial(arm_id=baseline, repetition=baseline_count)
+
+
+def name_from(path: Path) -> str:
+    """A study's name from its file's: letters, digits, dots, dashes; never a path of its own."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip(".-_")[:80] or "study"
 
 
 def setup_of(engine: EngineSettings) -> EngineSetup:

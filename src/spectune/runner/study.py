@@ -18,7 +18,7 @@ from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial
 from spectune.embedded.models import fetch_embedded_target, resolve_model
 from spectune.engines.registry import adapter_for
-from spectune.errors import BadInput
+from spectune.errors import BadInput, EnvironmentFailed
 from spectune.report.pooling import end_to_end, pooled_acceptance, pooled_speed, speed_by_prompt
 from spectune.report.write import write_reports
 from spectune.runner.estimate import estimate
@@ -60,9 +60,15 @@ async def run_study(
             if _over_budget(study, len(trials), time.monotonic() - began):
                 write_reports(directory)
                 return StudyOutcome("budget", new, tuple(trials))
-            trial = await _next_trial(
-                directory, study, planned, trials, models, watcher, position=position, todo=len(todo)
-            )
+            try:
+                trial = await _next_trial(
+                    directory, study, planned, trials, models, watcher, position=position, todo=len(todo)
+                )
+            except OSError as error:
+                raise EnvironmentFailed(
+                    f"{directory.path}: cannot write the record: {error.strerror or error}\n"
+                    "The server was stopped and finished trials are kept; make room, then run the study again"
+                ) from error
             trials.append(trial)
             new += 1
             watcher.on_trial_end(trial, trials)
@@ -199,6 +205,32 @@ def _judged(
         if arm.arm_id in compared:
             speedup = compared[arm.arm_id].speedup
     return judge_hypothesis(hypothesis, observed=observed, speedup_over_reference=speedup)
+
+
+def check_continues(directory: StudyDir, study: Study) -> None:
+    """Raises ``BadInput`` unless ``study`` can go on in a directory that holds trials of an earlier form of it.
+
+    Arms, repetitions and budget may change; what every trial shares may not.
+    """
+    trials = directory.read_trials()
+    if not trials:
+        return
+    known = directory.read_study()
+    _check_same_workload(directory, study, trials)
+    if known.baseline.arm_id != study.baseline.arm_id:
+        was, now = known.baseline, study.baseline
+        raise BadInput(
+            f"{directory.path}: holds a study of {was.target} on {was.engine}, not of {now.target} on {now.engine}; "
+            "give this one its own directory with --dir"
+        )
+    ignored = {"ready_timeout_s"}
+    before, after = known.engine.model_dump(exclude=ignored), study.engine.model_dump(exclude=ignored)
+    changed = [f"engine.{key}" for key in before if before[key] != after[key]]
+    if changed:
+        raise BadInput(
+            f"{directory.path}: its trials were measured with other settings of {', '.join(changed)}; "
+            "they cannot be compared. Give the changed study its own directory with --dir"
+        )
 
 
 def _check_same_workload(directory: StudyDir, study: Study, trials: Sequence[Trial]) -> None:

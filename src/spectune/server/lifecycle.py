@@ -221,4 +221,7 @@ async def read_facts(http: HttpClient, adapter: EngineAdapter) -> ServerFacts:
                 bodies[path] = reply.json()
         except (TransportError, ValueError):
             continue
-    return adapter.read_facts(bodies)
+    try:
+        return adapter.read_facts(bodies)
+    except ValueError:  # a report that makes no sense says nothing
+        return ServerFacts(engine=adapter.name)

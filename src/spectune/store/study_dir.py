@@ -21,19 +21,20 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import RequestRecord
 from spectune.domain.study import Study
 from spectune.domain.trial import SCHEMA_VERSION, Trial
 from spectune.errors import BadInput, EnvironmentFailed
+
+_TRIAL_NAME = re.compile(r"[0-9]{4,9}-")
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -80,7 +81,7 @@ class TrialDir:
         """Ends the trial; request records stay in ``requests.jsonl`` and are not repeated here."""
         body = trial.model_dump(mode="json")
         for load in body["loads"]:
-            load.pop("requests")
+            load["num_requests"] = len(load.pop("requests"))
         write_atomically(self.path / "trial.json", _to_json(body))
 
 
@@ -97,7 +98,9 @@ def _read_requests(path: Path) -> dict[int, list[dict[str, Any]]]:
         for line in file:
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError:
+            except (json.JSONDecodeError, RecursionError):
+                continue
+            if not isinstance(record, dict) or "load" not in record:
                 continue
             by_load.setdefault(record.pop("load"), []).append(record)
     return by_load
@@ -114,8 +117,14 @@ def read_trial(path: Path) -> Trial | None:
         requests = _read_requests(path / "requests.jsonl")
         for index, load in enumerate(body["loads"]):
             load["requests"] = requests.get(index, [])
-        return Trial.model_validate(body)
-    except (json.JSONDecodeError, ValidationError, KeyError, TypeError) as error:
+            expected = load.pop("num_requests")
+            if len(load["requests"]) != expected:
+                raise ValueError(f"requests.jsonl holds {len(load['requests'])} of {expected} records")
+        trial = Trial.model_validate(body)
+        if trial.trial_id != path.name:
+            raise ValueError(f"it is the record of trial {trial.trial_id}; is this folder a copy?")
+        return trial
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(
             f"{file}: not a trial record of this version: {_first_line(error)}\n"
             "Move the trial's folder out of the study to have it measured again."
@@ -128,7 +137,9 @@ def _first_line(error: Exception) -> str:
 
 def _check_version(body: Any, file: Path) -> None:
     version = body.get("schema_version") if isinstance(body, dict) else None
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
+    if not isinstance(version, int):
+        raise BadInput(f"{file}: is damaged (no schema version)")
+    if version > SCHEMA_VERSION:
         raise BadInput(
             f"{file}: schema version {version!r}; this spectune reads up to {SCHEMA_VERSION}: update spectune"
         )
@@ -173,7 +184,7 @@ class StudyDir:
             body = json.loads(file.read_text(encoding="utf-8"))
             _check_version(body, file)
             return Study.model_validate(body)
-        except (json.JSONDecodeError, ValidationError, AttributeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BadInput(f"{file}: not a study record of this version: {_first_line(error)}") from error
 
     def extend(self, study: Study, *, source: str) -> None:
@@ -184,7 +195,7 @@ class StudyDir:
     def trial_paths(self) -> list[Path]:
         if not self.trials_path.exists():
             return []
-        return sorted(p for p in self.trials_path.iterdir() if p.is_dir() and p.name[:4].isdigit())
+        return sorted(p for p in self.trials_path.iterdir() if p.is_dir() and _TRIAL_NAME.match(p.name))
 
     def read_trials(self) -> list[Trial]:
         """Ended trials in the order of their start."""

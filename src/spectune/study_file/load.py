@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -54,20 +53,36 @@ def apply_override(value: Any, override: str) -> None:
     if not equals or not path:
         raise BadInput(f"--set {override}: write it as key=value, e.g. --set engine=vllm")
     try:
-        new = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise BadInput(f"--set {override}: the value is not YAML: {' '.join(str(error).split())}") from error
+        new = read_yaml(text, name=f"--set {override:.80}").value if text.strip() else None
+    except StudyFileError as error:
+        raise BadInput(f"--set {override:.80}: {error.problems[0].message}") from error
     if not isinstance(value, dict):
         raise BadInput(f"--set {override}: the study file is not a mapping")
     *parents, last = path.split(".")
-    here = value
+    here: Any = value
     for name in parents:
+        if isinstance(here, list):
+            here = _item(here, name, override)
+            continue
         below = here.get(name)
+        if isinstance(below, list):
+            here = below
+            continue
         if name == "engine" and isinstance(below, str):
             below = {"name": below}
         here[name] = below if isinstance(below, dict) else {}
         here = here[name]
-    here[last] = new
+    if isinstance(here, list):
+        _item(here, last, override)
+        here[int(last)] = new
+    else:
+        here[last] = new
+
+
+def _item(items: list[Any], index: str, override: str) -> Any:
+    if not index.isdecimal() or int(index) >= len(items):
+        raise BadInput(f"--set {override}: {index!r} is no place in a list of {len(items)}; the first is 0")
+    return items[int(index)]
 
 
 def parse_study(document: Document, *, name: str) -> StudySpec:

@@ -102,7 +102,7 @@ class ModelSpec(_Spec):
 
     @model_validator(mode="after")
     def _something(self) -> ModelSpec:
-        if self.any is None and self.gguf is None and self.hf is None:
+        if not (self.any or self.gguf or self.hf):
             raise ValueError("give a path, a hub id or a built-in name")
         return self
 
@@ -170,6 +170,7 @@ class WorkloadSpec(_Spec):
 
     prompts: Annotated[tuple[str, ...], BeforeValidator(_as_list)] = Field(
         default=("builtin",),
+        min_length=1,
         description="`builtin`, `builtin:code,maths` (categories: code, maths, chat, summary, translation, "
         "structured), or files: JSONL with `prompt`, MT-Bench `turns`, chat `messages`, ShareGPT JSON.",
     )

@@ -12,6 +12,8 @@ from spectune.errors import Problem, StudyFileError
 _MAX_NODES = 100_000
 """Aliases can make a small file expand without end."""
 
+_MAX_DEPTH = 40
+_SCALAR_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null"))
 _PLAIN_TAGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 
 Path = tuple[str | int, ...]
@@ -44,9 +46,11 @@ def read_yaml(text: str, *, name: str) -> Document:
         raise StudyFileError(name, [Problem("YAML", f"{message}{hint}", line)]) from error
     except yaml.YAMLError as error:
         raise StudyFileError(name, [Problem("YAML", " ".join(str(error).split()))]) from error
+    except RecursionError as error:
+        raise StudyFileError(name, [Problem("YAML", "is nested too deeply")]) from error
     if root is None:
         raise StudyFileError(name, [Problem("file", "is empty; see docs/study-file.md for an example", 1)])
-    builder = _Builder()
+    builder = _Builder(name)
     value = builder.build(root, ())
     if builder.problems:
         raise StudyFileError(name, builder.problems)
@@ -54,7 +58,8 @@ def read_yaml(text: str, *, name: str) -> Document:
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self._name = name
         self.lines: dict[Path, int] = {}
         self.problems: list[Problem] = []
         self._constructor = yaml.SafeLoader("")
@@ -64,9 +69,13 @@ class _Builder:
         self._nodes += 1
         if self._nodes > _MAX_NODES:
             raise StudyFileError(
-                "study", [Problem("YAML", f"more than {_MAX_NODES} values; is an alias recursive?")]
+                self._name, [Problem("YAML", f"more than {_MAX_NODES} values; is an alias recursive?")]
             )
         line = node.start_mark.line + 1
+        if len(path) > _MAX_DEPTH:
+            raise StudyFileError(
+                self._name, [Problem("YAML", f"is nested more than {_MAX_DEPTH} deep", line)]
+            )
         self.lines.setdefault(path, line)
         if isinstance(node, yaml.CollectionNode) and node.tag not in _PLAIN_TAGS:
             self.problems.append(Problem(_dotted(path), f"not a plain value: tag {node.tag}", line))
@@ -75,6 +84,11 @@ class _Builder:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(child, (*path, index)) for index, child in enumerate(node.value)]
+        if node.tag == "tag:yaml.org,2002:timestamp":
+            return str(node.value)  # a date is a word here
+        if node.tag not in _SCALAR_TAGS:
+            self.problems.append(Problem(_dotted(path), f"not a plain value: tag {node.tag}", line))
+            return None
         try:
             return self._constructor.construct_object(node)
         except (yaml.YAMLError, ValueError) as error:
