@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: help install demo test check format engines test-engines clean
 
 help:
-	@echo "make demo          install, then measure speculative decoding on a real llama.cpp server (about 8 minutes)"
+	@echo "make demo          install, then measure speculative decoding on a real llama.cpp server (about 7 minutes)"
 	@echo "make test          install, then run the tests, the real llama.cpp server included"
 	@echo "make check         lint, format check, types"
 	@echo "make engines       real vLLM and SGLang environments outside $(VENV) (7 GB)"
