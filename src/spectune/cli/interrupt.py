@@ -13,22 +13,6 @@ T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run_to_end(work: Coroutine[Any, Any, T], *, on_signal: Callable[[str], None]) -> T:
-    """Runs ``work`` whatever signals come: for a stop that must not be left half-way."""
-
-    async def supervised() -> T:
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, on_signal, "stopping: waiting until the server is gone")
-        try:
-            return await work
-        finally:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
-
-    return asyncio.run(supervised())
-
-
 def run_interruptible(
     work: Coroutine[Any, Any, T], *, on_signal: Callable[[str], None], resume_hint: str
 ) -> T:

@@ -9,16 +9,16 @@ import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
-from spectune.cli.interrupt import run_interruptible, run_to_end
+from spectune.cli.interrupt import run_interruptible
 from spectune.domain.arm import Arm
 from spectune.domain.study import Study
 from spectune.embedded.models import data_home, resolve_model
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, EnvironmentFailed, ServerDied
-from spectune.hosts.local import LocalProcess, free_port, port_is_free
+from spectune.hosts.local import LocalProcess, StopProof, free_port, port_is_free
 from spectune.hosts.machine_facts import read_machine
 from spectune.runner.plan import resolve_study, sample_launch
-from spectune.server.lifecycle import ServerHandle, wait_ready
+from spectune.server.lifecycle import ServerHandle, finish_stop, wait_ready
 from spectune.server.phases import PhaseClock
 from spectune.server.registry import RunningServer, ServerRegistry
 from spectune.study_file.load import load_study_file
@@ -37,7 +37,9 @@ def up(args: argparse.Namespace) -> int:
     registry = ServerRegistry(data_home())
     server = _start(study, arm, port=port, registry=registry)
     if not args.no_wait:
-        _wait_or_stop(server, registry)
+        run_interruptible(
+            _ready_or_stopped(server, registry), on_signal=_say, resume_hint="The server was stopped"
+        )
     _show(server, as_json=args.json)
     return 0
 
@@ -76,8 +78,9 @@ def down(args: argparse.Namespace) -> int:
     chosen = registry.servers() if args.all else [registry.get(server_id) for server_id in args.servers]
     stopped = []
     for server in chosen:
-        proof = run_to_end(server.process.stop(grace_s=_STOP_GRACE_S), on_signal=_say)
-        registry.remove(server.server_id)
+        proof = run_interruptible(
+            _stop(server, registry), on_signal=_say, resume_hint="See `spectune ps` for what is left"
+        )
         stopped.append({"server_id": server.server_id, "took_s": proof.took_s, "killed": list(proof.killed)})
         if not args.json:
             sys.stdout.write(f"{server.server_id}: gone after {proof.took_s:.1f} s, no process left\n")
@@ -130,17 +133,26 @@ def _start(study: Study, arm: Arm, *, port: int, registry: ServerRegistry) -> Ru
     return server
 
 
-def _wait_or_stop(server: RunningServer, registry: ServerRegistry) -> None:
+async def _ready_or_stopped(server: RunningServer, registry: ServerRegistry) -> None:
+    """Ready, or, whatever went wrong, gone: in one event loop, so that no signal falls between the two."""
     ready = False
     try:
-        run_interruptible(
-            _ready(server, server.ready_timeout_s), on_signal=_say, resume_hint="The server was stopped"
-        )
+        await _ready(server, server.ready_timeout_s)
         ready = True
     finally:
         if not ready:
-            run_to_end(server.process.stop(grace_s=_STOP_GRACE_S), on_signal=_say)
-            registry.remove(server.server_id)
+            await _stop(server, registry)
+
+
+async def _stop(server: RunningServer, registry: ServerRegistry) -> StopProof:
+    """Runs to its end even when interrupted; a server that cannot be shown to be gone stays listed."""
+
+    async def stop() -> StopProof:
+        proof = await server.process.stop(grace_s=_STOP_GRACE_S)
+        registry.remove(server.server_id)
+        return proof
+
+    return await finish_stop(stop())
 
 
 async def _ready(server: RunningServer, timeout_s: float) -> ServerHandle:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,13 +119,13 @@ async def serve(
         yield handle
     finally:
         clock.enter("stop")
-        proof = await _finish(process.stop(grace_s=stop_grace_s))
+        proof = await finish_stop(process.stop(grace_s=stop_grace_s))
         clock.close()
         if handle is not None:
             handle.stop_proof = proof
 
 
-async def _finish(stopping: Any) -> StopProof:
+async def finish_stop(stopping: Coroutine[Any, Any, StopProof]) -> StopProof:
     """Runs the stop to its end even while we are being cancelled."""
     task: asyncio.Task[StopProof] = asyncio.ensure_future(stopping)
     cancelled: asyncio.CancelledError | None = None
