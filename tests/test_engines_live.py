@@ -20,7 +20,7 @@ from spectune.embedded.models import data_home
 from spectune.engines.adapter import EngineSetup, Launch
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
-from spectune.hosts.local import MARKER
+from spectune.hosts.supervisor import MARKER
 from spectune.store.study_dir import StudyDir
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from spectune.hosts.local import MARKER
+from spectune.hosts.supervisor import MARKER
 
 STUDY = """\
 question: Does the fake drafter pay?

@@ -6,9 +6,13 @@
     ├── BadInput            the user's file, flag or value; exit code 2
     │   └── StudyFileError      several problems, each with its line
     ├── EnvironmentFailed   the machine, the network, an engine that is not there; exit code 3
+    │   ├── LaunchRefused       the host is not fit for the launch: port, GPU, disk or memory; nothing was started
     │   ├── ServerDied          the server process ended; carries exit code, phase and log tail
     │   ├── ServerNotReady      alive, but no generation in time
-    │   ├── TeardownUnproven    something we started may still be running
+    │   │   └── ServerStuck         alive, but without any sign of life
+    │   ├── LeaseExpired        the supervisor stopped the server because nobody renewed its lease
+    │   ├── TeardownUnproven    something we started may still be there
+    │   ├── HostUnreachable     the connection to a host is lost and could not be made again
     │   └── TransportError      an HTTP request that could not be completed
     └── Interrupted         the user asked to stop; exit code 130
 """
@@ -96,15 +100,31 @@ class ServerDied(EnvironmentFailed):
         super().__init__("\n".join(lines))
 
 
+class LaunchRefused(EnvironmentFailed):
+    """The host is not fit for a launch; nothing was started and nothing of others was touched."""
+
+
 class ServerNotReady(EnvironmentFailed):
     """The process lives but did not generate within the limit."""
 
 
-class TeardownUnproven(EnvironmentFailed):
-    """A process we started could not be shown to be gone; ``survivors`` are its pids."""
+class ServerStuck(ServerNotReady):
+    """The process lives, but for a while it has logged nothing and used neither processor nor disk nor GPU."""
 
-    def __init__(self, message: str, survivors: Sequence[int]) -> None:
-        self.survivors = tuple(survivors)
+
+class LeaseExpired(EnvironmentFailed):
+    """The supervisor stopped the server because spectune did not renew its lease: suspended, or cut off."""
+
+
+class HostUnreachable(EnvironmentFailed):
+    """A host, or the supervisor on it, cannot be talked to."""
+
+
+class TeardownUnproven(EnvironmentFailed):
+    """Something we started could not be shown to be gone; ``left`` names it."""
+
+    def __init__(self, message: str, left: Sequence[str]) -> None:
+        self.left = tuple(left)
         super().__init__(message)
 
 

@@ -28,10 +28,10 @@ from spectune.hosts.machine_facts import read_machine
 from spectune.report.bench_table import bench_table
 from spectune.report.summary import summarize
 from spectune.report.vllm_result import vllm_bench_result
-from spectune.runner.trial import Measured, measure_server
+from spectune.runner.measure import Measured, Measurement
 from spectune.server.detect import detect_engine, served_model
-from spectune.server.lifecycle import read_facts
 from spectune.server.phases import PhaseClock
+from spectune.server.probe import read_facts
 from spectune.store.study_dir import write_atomically
 from spectune.transport import HttpClient
 
@@ -167,7 +167,7 @@ async def _bench(args: argparse.Namespace, workload: Workload) -> tuple[Study, T
     clock = PhaseClock(on_change=watcher.on_phase)
     loads: list[LoadResult] = []
     started = datetime.now(UTC)
-    await measure_server(
+    measurement = Measurement(
         Measured(args.url, model, adapter, api_key=api_key, may_flush=args.flush_cache),
         workload=workload,
         warmup_requests=warmups,
@@ -175,6 +175,7 @@ async def _bench(args: argparse.Namespace, workload: Workload) -> tuple[Study, T
         clock=clock,
         on_request=watcher.on_request,
     )
+    await measurement.run()
     study = Study(
         name="bench",
         question=f"How fast is {args.url}?",

@@ -43,6 +43,7 @@ class ProgressView:
         self._study: Study | None = None
         self._start: TrialStart | None = None
         self._phase = ""
+        self._share: float | None = None
         self._requests = (0, 0)
         self._fetch: tuple[str, int, int | None] | None = None
         self._best = "none yet"
@@ -72,6 +73,8 @@ class ProgressView:
         table.add_row("trial", Text(f"{start.position}/{start.total}  {start.arm.name}"))
         done, total = self._requests
         counted = f"  {done}/{total} requests" if self._phase == "measure" and total else ""
+        if self._share is not None:
+            counted = f"  {self._share:.0%}"
         table.add_row(
             "phase", Text(f"{self._phase or 'preparing'} {duration(now - self._phase_since)}{counted}")
         )
@@ -112,8 +115,14 @@ class ProgressView:
 
     def on_phase(self, phase: str) -> None:
         self._phase, self._phase_since = phase, self._clock()
+        self._share = None
         if self._live is None and self._start is not None:
             self._line(f"    {phase}")
+
+    def on_progress(self, share: float) -> None:
+        self._share = share
+        if self._live is None and self._clock() - self._last_line > _LINE_EVERY_S:
+            self._line(f"    {self._phase}: {share:.0%}")
 
     def on_request(self, done: int, total: int) -> None:
         self._requests = (done, total)

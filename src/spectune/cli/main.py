@@ -47,6 +47,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "study", metavar="STUDY", help="study file (YAML), or the directory of a study to resume"
     )
     run.add_argument("--dir", help="study directory (default: studies/NAME)")
+    run.add_argument("--host", default=None, help="`local`, or a destination of ssh (default: the study's)")
     run.add_argument(
         "--set",
         dest="overrides",
@@ -124,17 +125,49 @@ def _add_servers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     up.add_argument("--port", type=_port, help="default: a free one")
     up.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     up.add_argument("--no-wait", action="store_true", help="return at once; see `spectune wait`")
+    up.add_argument("--host", default=None, help="`local`, or a destination of ssh (default: the study's)")
+    up.add_argument(
+        "--lease-s",
+        type=_seconds,
+        default=None,
+        metavar="SECONDS",
+        help="stop the server by itself after so long (default: it runs until `spectune down`)",
+    )
+    up.add_argument(
+        "--adopt",
+        action="store_true",
+        help="start nothing: check that the server on --port is this arm; it is never stopped by spectune",
+    )
     _json_flag(up)
     wait = commands.add_parser("wait", help="wait until a server started with `up` generates")
     wait.add_argument("server", metavar="ID", help="as `up` and `ps` print it")
+    _host_flag(wait)
     wait.add_argument("--timeout", type=float, default=None, metavar="SECONDS", help="default: the engine's")
     _json_flag(wait)
-    ps = commands.add_parser("ps", help="servers started with `up`")
+    ps = commands.add_parser("ps", help="servers that spectune started, and what a killed supervisor left")
+    _host_flag(ps)
     _json_flag(ps)
-    down = commands.add_parser("down", help="stop servers started with `up`, and prove it")
+    down = commands.add_parser("down", help="stop servers that spectune started, and prove it")
+    _host_flag(down)
     down.add_argument("servers", metavar="ID", nargs="*", help="as `up` and `ps` print it")
     down.add_argument("--all", action="store_true", help="every server that `ps` lists")
     _json_flag(down)
+
+
+def _host_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--host", default="local", help="`local`, or a destination of ssh (default: %(default)s)"
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= 31_536_000:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 1 to 31536000, got {text!r}")
+    return value
 
 
 def _positive(text: str) -> int:

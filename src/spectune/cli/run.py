@@ -14,15 +14,17 @@ from rich.console import Console
 
 from spectune.cli.interrupt import run_interruptible
 from spectune.cli.live import ProgressView, duration
+from spectune.domain.machine import Machine
 from spectune.domain.secrets import redact_argv
 from spectune.domain.study import Study
 from spectune.embedded.models import data_home
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
-from spectune.hosts.machine_facts import read_machine
+from spectune.hosts.choose import host_called
 from spectune.report.summary import summarize
 from spectune.report.terminal import study_tables
 from spectune.runner.estimate import Estimate, estimate
+from spectune.runner.machine import machine_of
 from spectune.runner.plan import resolve_study, sample_launch
 from spectune.runner.study import StudyOutcome, check_continues, fetch_models, remaining, run_study
 from spectune.runner.trial import ModelPaths
@@ -39,14 +41,15 @@ def demo_command(args: argparse.Namespace) -> int:
 def run_command(args: argparse.Namespace) -> int:
     given = Path(args.study)
     if given.is_dir():
-        if args.overrides or args.dir:
+        if args.overrides or args.dir or args.host:
             raise BadInput(
-                "--set and --dir go with a study file, not with the directory of a study to resume"
+                "--set, --dir and --host go with a study file, not with the directory of a study to resume"
             )
         return _resume(args, given)
     if not given.exists():
         raise BadInput(f"{given}: no such study file or study directory")
-    return _run(args, given, _folder(args.dir), overrides=args.overrides, retry_failed=args.retry_failed)
+    overrides = [*args.overrides, *([f"host={args.host}"] if args.host else [])]
+    return _run(args, given, _folder(args.dir), overrides=overrides, retry_failed=args.retry_failed)
 
 
 def _folder(text: str | None) -> Path | None:
@@ -73,7 +76,7 @@ def _run(
 ) -> int:
     spec, text, document = load_study_file(path, overrides=overrides)
     text = "".join(f"# --set {override}\n" for override in overrides) + text
-    study = resolve_study(spec, document, path=path.absolute(), machine=read_machine())
+    study = resolve_study(spec, document, path=path.absolute(), machine=_machine(spec.host))
     where = where or Path("studies") / study.name
     if args.dry_run:
         directory = StudyDir.open(where) if StudyDir.exists(where) else None
@@ -89,15 +92,27 @@ def _run(
     return _execute(args, directory, retry_failed=retry_failed)
 
 
+def _machine(host_name: str) -> Machine:
+    return run_interruptible(
+        machine_of(host_name), on_signal=lambda _: None, resume_hint="Nothing was started"
+    )
+
+
 def _execute(args: argparse.Namespace, directory: StudyDir, *, retry_failed: bool) -> int:
     study = directory.read_study()
     view = ProgressView()
     with view:
         models = ModelPaths({})
         if remaining(study, directory.read_trials(), retry_failed=retry_failed):
-            models = fetch_models(study, home=data_home(), watcher=view)
+            models = fetch_models(study, home=data_home(), on_fetch=view.on_fetch)
         outcome = run_interruptible(
-            run_study(directory, models=models, watcher=view, retry_failed=retry_failed),
+            run_study(
+                directory,
+                models=models,
+                watcher=view,
+                host=host_called(study.host, home=data_home()),
+                retry_failed=retry_failed,
+            ),
             on_signal=view.on_message,
             resume_hint=f"Resume with: spectune run {shlex.quote(str(directory.path))}",
         )

@@ -5,88 +5,129 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from spectune.cli.interrupt import run_interruptible
 from spectune.domain.arm import Arm
 from spectune.domain.study import Study
-from spectune.embedded.models import data_home, resolve_model
+from spectune.domain.trial import StopProof
+from spectune.embedded.models import data_home
+from spectune.engines.adapter import Command
 from spectune.engines.registry import adapter_for
-from spectune.errors import BadInput, EnvironmentFailed, ServerDied
-from spectune.hosts.local import LocalProcess, StopProof, free_port, port_is_free
-from spectune.hosts.machine_facts import read_machine
-from spectune.runner.plan import resolve_study, sample_launch
-from spectune.server.lifecycle import ServerHandle, finish_stop, wait_ready
+from spectune.errors import BadInput, LaunchRefused, ServerDied, SpectuneError
+from spectune.hosts.choose import LOCAL, host_called
+from spectune.hosts.facts import ServerStatus
+from spectune.hosts.host import Host, new_server_id
+from spectune.report.fault_findings import differing_knobs, same_model
+from spectune.runner.machine import machine_of
+from spectune.runner.plan import resolve_study
+from spectune.runner.ports import PortPool
+from spectune.runner.study import fetch_models
+from spectune.runner.trial import ModelPaths, launch_plan
+from spectune.server.admission import admit
+from spectune.server.detect import detect_engine, served_model
+from spectune.server.lifecycle import (
+    LaunchPlan,
+    Limits,
+    ServerHandle,
+    end_server,
+    spec_of,
+    to_the_end,
+    wait_ready,
+)
 from spectune.server.phases import PhaseClock
-from spectune.server.registry import RunningServer, ServerRegistry
+from spectune.server.probe import read_facts
 from spectune.study_file.load import load_study_file
+from spectune.transport import HttpClient
 
-_STOP_GRACE_S = 20.0
+_OWNER = "up"
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What ``up`` is asked for."""
+
+    study: Study
+    arm: Arm
+    models: ModelPaths
 
 
 def up(args: argparse.Namespace) -> int:
-    path = Path(args.study)
-    spec, _, document = load_study_file(path, overrides=args.overrides)
-    study = resolve_study(spec, document, path=path.absolute(), machine=read_machine())
-    arm = _arm_called(study, args.arm)
-    port = args.port or free_port()
-    if not port_is_free(port):
-        raise EnvironmentFailed(f"port {port} is taken by another program; choose another with --port")
-    registry = ServerRegistry(data_home())
-    server = _start(study, arm, port=port, registry=registry)
-    if not args.no_wait:
+    wanted = _wanted(args)
+    if args.adopt:
+        if not args.port:
+            raise BadInput("--adopt goes with --port: the port of the server that is already running")
+        if wanted.study.host != LOCAL:
+            raise BadInput("--adopt looks at a server on this machine; run spectune on the host itself")
         run_interruptible(
-            _ready_or_stopped(server, registry), on_signal=_say, resume_hint="The server was stopped"
+            _adopt(wanted, args.port), on_signal=_say, resume_hint="The server was left as it is"
         )
-    _show(server, as_json=args.json)
+        _show_url(f"http://127.0.0.1:{args.port}", as_json=args.json)
+        return 0
+    host = host_called(wanted.study.host, home=data_home())
+    status = run_interruptible(_up(host, wanted, args), on_signal=_say, resume_hint="The server was stopped")
+    _show(status, as_json=args.json)
     return 0
 
 
 def wait(args: argparse.Namespace) -> int:
-    server = ServerRegistry(data_home()).get(args.server)
-    run_interruptible(
-        _ready(server, args.timeout or server.ready_timeout_s),
+    host = host_called(args.host, home=data_home())
+    status = run_interruptible(
+        _wait(host, args.server, args.timeout),
         on_signal=_say,
-        resume_hint=f"The server was left running; `spectune down {server.server_id}` stops it",
+        resume_hint=f"The server was left running; `spectune down {args.server}` stops it",
     )
-    _show(server, as_json=args.json)
+    _show(status, as_json=args.json)
     return 0
 
 
 def ps(args: argparse.Namespace) -> int:
-    servers = ServerRegistry(data_home()).servers()
+    host = host_called(args.host, home=data_home())
+    servers = run_interruptible(_servers(host), on_signal=_say, resume_hint="")
     if args.json:
-        rows = [{**_public(s), "alive": s.is_alive} for s in servers]
+        rows = [_public(s) for s in servers]
         sys.stdout.write(json.dumps({"schema_version": 1, "servers": rows}, indent=1) + "\n")
         return 0
     if not servers:
         sys.stdout.write("no servers\n")
     for server in servers:
-        state = "running" if server.is_alive else "ended"
+        about = server.about
         sys.stdout.write(
-            f"{server.server_id}  {state:8} {server.engine:9} {server.base_url:28} pid {server.pid:<8} {server.arm}\n"
+            f"{server.server_id}  {server.state:8} {about.get('engine', '?'):9} {_url(server):28} "
+            f"pid {server.leader_pid:<8} {about.get('arm', '?')}{_trouble(server)}\n"
         )
     return 0
 
 
 def down(args: argparse.Namespace) -> int:
-    registry = ServerRegistry(data_home())
     if bool(args.servers) == args.all:
         raise BadInput("name the servers to stop (see `spectune ps`), or give --all")
-    chosen = registry.servers() if args.all else [registry.get(server_id) for server_id in args.servers]
-    stopped = []
-    for server in chosen:
-        proof = run_interruptible(
-            _stop(server, registry), on_signal=_say, resume_hint="See `spectune ps` for what is left"
-        )
-        stopped.append({"server_id": server.server_id, "took_s": proof.took_s, "killed": list(proof.killed)})
-        if not args.json:
-            sys.stdout.write(f"{server.server_id}: gone after {proof.took_s:.1f} s, no process left\n")
+    host = host_called(args.host, home=data_home())
+    stopped = run_interruptible(
+        _down(host, args.servers, every=args.all, quiet=args.json),
+        on_signal=_say,
+        resume_hint="See `spectune ps` for what is left",
+    )
     if args.json:
-        sys.stdout.write(json.dumps({"schema_version": 1, "stopped": stopped}, indent=1) + "\n")
+        rows = [
+            {"server_id": name, **(proof.model_dump(mode="json") if proof else {})} for name, proof in stopped
+        ]
+        sys.stdout.write(json.dumps({"schema_version": 1, "stopped": rows}, indent=1) + "\n")
     return 0
+
+
+def _wanted(args: argparse.Namespace) -> _Wanted:
+    path = Path(args.study)
+    overrides = [*args.overrides, *([f"host={args.host}"] if args.host else [])]
+    spec, _, document = load_study_file(path, overrides=overrides)
+    machine = run_interruptible(machine_of(spec.host), on_signal=_say, resume_hint="Nothing was started")
+    study = resolve_study(spec, document, path=path.absolute(), machine=machine)
+    arm = _arm_called(study, args.arm)
+    return _Wanted(study, arm, fetch_models(study, home=data_home(), on_fetch=lambda *_: None))
 
 
 def _arm_called(study: Study, name: str) -> Arm:
@@ -96,103 +137,214 @@ def _arm_called(study: Study, name: str) -> Arm:
     raise BadInput(f"--arm {name}: no such arm; valid: {', '.join(arm.name for arm in study.arms)}")
 
 
-def _start(study: Study, arm: Arm, *, port: int, registry: ServerRegistry) -> RunningServer:
-    adapter = adapter_for(arm.engine)
-    home = data_home()
-
-    def path_of(reference: str) -> str:
-        return resolve_model(reference, model_format=adapter.model_format, home=home)
-
-    drafter = arm.knobs.drafter
-    launch = sample_launch(
-        arm,
-        study.engine,
-        study.workload,
-        port=port,
-        target_path=path_of(arm.target),
-        drafter_path=None if drafter is None else path_of(drafter),
-    )
-    command = adapter.command(launch)
-    server_id = uuid.uuid4().hex[:8]
-    log_path = registry.folder(server_id) / "server.log"
-    process = LocalProcess.start(command.argv, env=command.env, log_path=log_path)
-    server = RunningServer(
-        server_id=server_id,
-        engine=arm.engine,
-        arm=arm.name,
-        base_url=f"http://{launch.host}:{port}",
-        pid=process.identity.leader.pid,
-        start_time=process.identity.leader.start_time,
-        session=process.identity.session,
-        marker=process.identity.marker,
-        log_path=str(log_path),
-        started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        ready_timeout_s=study.engine.ready_timeout_s or adapter.ready_timeout_s,
-    )
-    registry.add(server)
-    return server
-
-
-async def _ready_or_stopped(server: RunningServer, registry: ServerRegistry) -> None:
+async def _up(host: Host, wanted: _Wanted, args: argparse.Namespace) -> ServerStatus:
     """Ready, or, whatever went wrong, gone: in one event loop, so that no signal falls between the two."""
-    ready = False
-    try:
-        await _ready(server, server.ready_timeout_s)
-        ready = True
-    finally:
-        if not ready:
-            await _stop(server, registry)
-
-
-async def _stop(server: RunningServer, registry: ServerRegistry) -> StopProof:
-    """Runs to its end even when interrupted; a server that cannot be shown to be gone stays listed."""
-
-    async def stop() -> StopProof:
-        proof = await server.process.stop(grace_s=_STOP_GRACE_S)
-        registry.remove(server.server_id)
-        return proof
-
-    return await finish_stop(stop())
-
-
-async def _ready(server: RunningServer, timeout_s: float) -> ServerHandle:
-    if not server.is_alive:
-        raise ServerDied(
-            exit_code_of_server=None,
-            after_s=0.0,
-            phase="running",
-            log_tail=(),
-            cause="the server has ended",
-            log_path=server.log_path,
+    async with host:
+        port = args.port or await PortPool(host).take()
+        server_id = new_server_id()
+        log_path = data_home() / "servers" / server_id / "server.log"
+        plan = launch_plan(
+            wanted.arm,
+            wanted.study,
+            models=wanted.models,
+            host=host,
+            port=port,
+            log_path=log_path.absolute(),
+            owner=_OWNER,
         )
-    clock = PhaseClock(on_change=_say)
-    clock.enter("launch")
-    return await wait_ready(
-        server.process,
-        adapter=adapter_for(server.engine),
-        base_url=server.base_url,
-        timeout_s=timeout_s,
-        clock=clock,
+        admission = await admit(
+            host,
+            subject=wanted.arm.name,
+            port=port,
+            paths=[],
+            env=plan.command.env,
+            needed_bytes=plan.model_bytes,
+            allow_busy_gpus=plan.allow_busy_gpus,
+        )
+        for finding in admission.findings:
+            _say(f"warning: {finding.message}; {finding.remedy}")
+        server = await to_the_end(
+            host.start(spec_of(plan, gpus=admission.facts.gpus), log_path=plan.log_path, server_id=server_id),
+            then=lambda late: late.stop(grace_s=plan.limits.stop_grace_s),
+        )
+        kept = False
+        try:
+            if not args.no_wait:
+                clock = PhaseClock(on_change=_say)
+                clock.enter("launch")
+                handle = await wait_ready(server, plan=plan, clock=clock)
+                await handle.watch.aclose()
+                _tell_differences(handle, wanted.arm)
+            await server.renew(lease_s=args.lease_s)
+            status = await _status_of(host, server_id)
+            await server.aclose()
+            kept = True
+            return status
+        finally:
+            if not kept:
+                await to_the_end(server.stop(grace_s=plan.limits.stop_grace_s))
+                await to_the_end(host.forget(server_id))
+
+
+async def _wait(host: Host, server_id: str, timeout_s: float | None) -> ServerStatus:
+    async with host:
+        status = await _status_of(host, server_id)
+        if status.state != "running":
+            raise _has_ended(status)
+        adapter = adapter_for(str(status.about.get("engine")))
+        plan = LaunchPlan(
+            command=Command(argv=()),
+            adapter=adapter,
+            host=host,
+            port=status.ports[0],
+            log_path=Path(status.log_path),
+            limits=Limits(ready_s=timeout_s or adapter.ready_timeout_s, settle_s=adapter.settle_s),
+        )
+        server = await host.attach(server_id)
+        try:
+            clock = PhaseClock(on_change=_say)
+            clock.enter("launch")
+            handle = await wait_ready(server, plan=plan, clock=clock)
+            await handle.watch.aclose()
+        finally:
+            await server.aclose()
+        return status
+
+
+async def _servers(host: Host) -> list[ServerStatus]:
+    async with host:
+        return await host.servers()
+
+
+async def _down(
+    host: Host, names: Sequence[str], *, every: bool, quiet: bool
+) -> list[tuple[str, StopProof | None]]:
+    async with host:
+        known = await host.servers()
+        chosen = known if every else [_named(known, name) for name in names]
+        done: list[tuple[str, StopProof | None]] = []
+        for status in chosen:
+            proof = await to_the_end(end_server(host, status))
+            done.append((status.server_id, proof))
+            if not quiet:
+                sys.stdout.write(f"{status.server_id}: {_proof_words(status, proof)}\n")
+                sys.stdout.flush()
+        return done
+
+
+async def _status_of(host: Host, server_id: str) -> ServerStatus:
+    return _named(await host.servers(), server_id)
+
+
+def _named(servers: Sequence[ServerStatus], server_id: str) -> ServerStatus:
+    for server in servers:
+        if server.server_id == server_id:
+            return server
+    known = ", ".join(s.server_id for s in servers) or "none"
+    raise BadInput(f"no server {server_id!r}; known: {known} (see `spectune ps`)")
+
+
+def _has_ended(status: ServerStatus) -> SpectuneError:
+    reason = (
+        "the server has ended" if status.ended is None else f"the server has ended: {status.ended.reason}"
+    )
+    return ServerDied(
+        exit_code_of_server=None if status.ended is None else status.ended.exit_code,
+        after_s=0.0,
+        phase="running",
+        log_tail=(),
+        cause=reason,
+        remedy=f"`spectune down {status.server_id}` removes its record",
+        log_path=status.log_path,
     )
 
 
-def _public(server: RunningServer) -> dict[str, object]:
+async def _adopt(wanted: _Wanted, port: int) -> None:
+    """Raises ``LaunchRefused`` unless what answers on the port is what the arm asks for."""
+    arm, url = wanted.arm, f"http://127.0.0.1:{port}"
+    async with HttpClient(url) as http:
+        engine = await detect_engine(http)
+        model = await served_model(http)
+        facts = await read_facts(http, adapter_for(arm.engine))
+    problems = []
+    if engine != arm.engine:
+        problems.append(f"it is {engine}, not {arm.engine}")
+    if not same_model(model, wanted.models.target(arm)):
+        problems.append(f"it serves {model!r}, not {wanted.models.target(arm)!r}")
+    if facts.effective is None:
+        problems.append("it does not say with which settings it runs")
+    else:
+        problems += [
+            f"{name}: asked for {asked!r}, runs {runs!r}"
+            for name, asked, runs in differing_knobs(arm.knobs, facts.effective)
+        ]
+    if problems:
+        raise LaunchRefused(
+            f"the server at {url} is not arm {arm.name}; it was left alone:\n"
+            + "\n".join(f"  {problem}" for problem in problems)
+        )
+    _say(f"{url} runs arm {arm.name}; it is not ours: `spectune down` will not stop it")
+
+
+def _tell_differences(handle: ServerHandle, arm: Arm) -> None:
+    if handle.facts.effective is not None:
+        for name, asked, runs in differing_knobs(arm.knobs, handle.facts.effective):
+            _say(f"warning: {name}: asked for {asked!r}, runs {runs!r}")
+
+
+def _public(server: ServerStatus) -> dict[str, Any]:
     return {
         "server_id": server.server_id,
-        "engine": server.engine,
-        "arm": server.arm,
-        "base_url": server.base_url,
-        "pid": server.pid,
+        "state": server.state,
+        "alive": server.state in ("running", "stopping"),
+        "engine": server.about.get("engine"),
+        "arm": server.about.get("arm"),
+        "owner": server.owner,
+        "base_url": _url(server),
+        "pid": server.leader_pid,
+        "orphans": list(server.orphans),
+        "lease_s": server.lease_s,
         "log_path": server.log_path,
-        "started_at": server.started_at,
+        "started_at": datetime.fromtimestamp(server.started_at, UTC).isoformat(timespec="milliseconds"),
+        "ended": None if server.ended is None else server.ended.reason,
+        "left": list(server.left),
     }
 
 
-def _show(server: RunningServer, *, as_json: bool) -> None:
+def _url(server: ServerStatus) -> str:
+    return f"http://127.0.0.1:{server.ports[0]}" if server.ports else "?"
+
+
+def _trouble(server: ServerStatus) -> str:
+    if server.state == "orphaned":
+        return f"  its supervisor was killed; left: pids {', '.join(map(str, server.orphans))}"
+    if server.left:
+        return f"  still there: {', '.join(server.left)}"
+    if server.state == "ended" and server.ended is not None:
+        return f"  {server.ended.reason}"
+    return ""
+
+
+def _proof_words(status: ServerStatus, proof: StopProof | None) -> str:
+    if proof is None:
+        return "had ended; its record was removed"
+    removed = (
+        f", {len(proof.segments_removed)} shared-memory segments removed" if proof.segments_removed else ""
+    )
+    ports = ", ".join(map(str, proof.ports_closed)) or "none"
+    return f"gone after {proof.took_s:.1f} s: no process left, port {ports} closed{removed}, GPU: {proof.gpu}"
+
+
+def _show(server: ServerStatus, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps({"schema_version": 1, **_public(server)}, indent=1) + "\n")
     else:
-        sys.stdout.write(f"{server.server_id}  {server.base_url}  log: {server.log_path}\n")
+        sys.stdout.write(f"{server.server_id}  {_url(server)}  log: {server.log_path}\n")
+
+
+def _show_url(url: str, *, as_json: bool) -> None:
+    text = json.dumps({"schema_version": 1, "base_url": url, "adopted": True}, indent=1) if as_json else url
+    sys.stdout.write(text + "\n")
 
 
 def _say(text: str) -> None:

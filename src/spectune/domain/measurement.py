@@ -101,6 +101,8 @@ class LoadResult(Record):
     max_loop_lag_s: float | None = None
     """The longest the client's event loop was late: large values mean the client was the limit."""
     peak_in_flight: int | None = None
+    cut_short: bool = False
+    """The server was lost meanwhile: these are the requests that ended before."""
 
     @property
     def completed(self) -> tuple[RequestRecord, ...]:

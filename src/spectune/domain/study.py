@@ -44,6 +44,8 @@ class EngineSettings(Record):
     flags: dict[str, FlagValue] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     ready_timeout_s: float | None = Field(default=None, gt=0)
+    stuck_after_s: float = Field(default=300.0, gt=0)
+    allow_busy_gpus: bool = False
 
 
 class Study(Record):
@@ -55,6 +57,10 @@ class Study(Record):
     created_at: str
     spectune_version: str
     machine: Machine
+    """The one that serves."""
+    host: str = "local"
+    lease_s: float = 30.0
+    soak_s: float | None = None
     engine: EngineSettings
     arms: tuple[Arm, ...]
     expectations: dict[str, ArmExpectation] = Field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
@@ -15,8 +15,10 @@ from spectune.domain.record import Record
 SCHEMA_VERSION = 1
 
 TrialStatus = Literal["complete", "failed", "pruned"]
-Phase = Literal["launch", "load", "compile", "capture", "warm-up", "measure", "stop"]
-PHASES: tuple[Phase, ...] = ("launch", "load", "compile", "capture", "warm-up", "measure", "stop")
+Phase = Literal[
+    "launch", "load", "cache", "compile", "capture", "warm-up", "settle", "measure", "soak", "stop"
+]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 class ServerFacts(Record):
@@ -40,6 +42,23 @@ class Failure(Record):
     log_tail: tuple[str, ...] = ()
 
 
+class StopProof(Record):
+    """How a server was stopped, and what showed that nothing of it is left. It exists only when nothing was."""
+
+    took_s: float
+    killed: tuple[int, ...] = ()
+    """Pids that did not end on SIGTERM."""
+    no_child_left: bool | None = None
+    """Said by the kernel to a subreaper; ``None`` where there is none (another system, or a killed supervisor)."""
+    ports_closed: tuple[int, ...] = ()
+    segments_seen: int | None = None
+    """Shared-memory segments that the server held."""
+    segments_removed: tuple[str, ...] = ()
+    """Those it had left behind."""
+    gpu: str = "not asked"
+    """``no GPU``, or the memory in use on each before and after."""
+
+
 class Trial(Record):
     """Complete, failed (with cause) or pruned; never changed once written."""
 
@@ -60,6 +79,9 @@ class Trial(Record):
     ended_at: str
     phases_s: dict[str, float] = Field(default_factory=dict)
     server: ServerFacts | None = None
+    stop: StopProof | None = None
+    reattached: bool = False
+    """The server had been started by an earlier run of this study; its start-up phases were not seen."""
     failure: Failure | None = None
     loads: tuple[LoadResult, ...] = ()
     findings: tuple[Finding, ...] = ()

@@ -92,6 +92,8 @@ class EngineAdapter(Protocol):
     model_format: ModelFormat
     """``gguf`` or ``hf``: which form of a two-form model it loads."""
     ready_timeout_s: float
+    settle_s: float
+    """How long after its first answer a server must still be whole before it counts as ready."""
     metrics_path: str
     info_paths: tuple[str, ...]
     """GET paths whose JSON bodies ``read_facts`` understands; a missing one is skipped."""

@@ -13,6 +13,25 @@ _PATTERNS: tuple[tuple[str, str | None], ...] = (
         "lower the memory fraction, the context length or the number of running requests",
     ),
     (
+        r"std::bad_alloc|^MemoryError|Cannot allocate memory|can't allocate memory: you tried to allocate",
+        "out of host memory: lower the context length, the cache or the number of workers",
+    ),
+    (
+        r"No space left on device.*(?:shm|torch_)|unable to (?:open|resize|mmap) shared memory object"
+        r"|insufficient shared memory",
+        "/dev/shm is full: --shm-size 16g or --ipc host for a container, or remove what fills it",
+    ),
+    (
+        r"Watchdog caught collective operation timeout|NCCL (?:communicator|operation).*(?:timeout|aborted)"
+        r"|wait timeout after \d+ms|c10d.*[Tt]imed? ?out",
+        "a rank did not take part in a collective: look for the first rank that failed; slow kernel compilation "
+        "needs a longer limit (TORCH_DISTRIBUTED_DEFAULT_TIMEOUT)",
+    ),
+    (
+        r"no kernel image is available for execution on the device",
+        "this build or this attention backend was not compiled for this GPU generation",
+    ),
+    (
         r"less than desired (?:GPU|CPU) memory utilization",
         "another process holds memory: wait until it is gone, or lower --gpu-memory-utilization",
     ),
@@ -54,13 +73,26 @@ _PATTERNS: tuple[tuple[str, str | None], ...] = (
         "SGLang needs num_steps, topk and num_draft_tokens all three",
     ),
     (
-        r"Capture cuda graph failed.*",
+        r"Capture cuda graph failed.*|operation not permitted when stream is capturing",
         "lower the memory fraction or the largest captured batch, or set cuda_graphs: false",
     ),
     (r"is not supported in decode attention backend.*", "give the draft its own attention backend"),
     (r"Unknown speculative algorithm name.*", "this version of the engine does not know the method"),
     (r"Value error, .*", None),
 )
+_FATAL = re.compile(
+    r"^(?:\([^)]*\) )?(?:[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] )?(?:\[[^\]]*\] )?(?:[A-Z]+: +)?(?:"
+    r"Received sigquit from a child proces{1,2}\."
+    r"|Scheduler hit an exception"
+    r"|Rank \d+ scheduler (?:died|is dead)"
+    r"|Child process unexpectedly failed with an exit code"
+    r"|\[Errno 98\] error while attempting to bind"
+    r"|EngineCore (?:encountered a fatal error|failed to start)"
+    r"|RuntimeError: Engine core initialization failed"
+    r")"
+)
+"""Lines after which an engine serves nothing any more, though its main process may live on for minutes or for ever."""
+_HANG = re.compile(r"No available shared memory broadcast block found in \d+ seconds")
 _COMPILED = tuple((re.compile(pattern), remedy) for pattern, remedy in _PATTERNS)
 _HARMLESS = re.compile(r"Ignore import error|^usage: |server_args=")
 _EXCEPTION = re.compile(
@@ -68,6 +100,16 @@ _EXCEPTION = re.compile(
 )
 _PREFIX = re.compile(r"^(?:\([^)]*\) )?(?:\[[^\]]*\] )?(?:llama_server: )?(?:ERROR: *|error: )?")
 _PYDANTIC_TAIL = re.compile(r" \[type=.*$")
+
+
+def is_fatal(line: str) -> bool:
+    """Whether the engine says with this line that its service is over."""
+    return bool(_FATAL.match(line))
+
+
+def is_hang_report(line: str) -> bool:
+    """Whether this line only repeats that the engine waits: no sign of life."""
+    return bool(_HANG.search(line))
 
 
 def known_cause(log_tail: Sequence[str]) -> Cause | None:

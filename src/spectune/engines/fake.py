@@ -31,6 +31,7 @@ class FakeAdapter:
     methods: tuple[str, ...] = METHODS
     model_format: ModelFormat = "hf"
     ready_timeout_s = 30.0
+    settle_s = 0.2
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/server_info", "/v1/models")
     simulated = True

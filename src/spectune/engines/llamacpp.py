@@ -58,6 +58,7 @@ class LlamaCpp:
     methods: tuple[str, ...] = ("none", *_SPEC_TYPES)
     model_format: ModelFormat = "gguf"
     ready_timeout_s = 600.0
+    settle_s = 0.5
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/props", "/slots", "/v1/models")
     simulated = False

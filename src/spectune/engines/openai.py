@@ -19,6 +19,7 @@ class OpenAICompatible:
     methods: tuple[str, ...] = ("none",)
     model_format: ModelFormat = "hf"
     ready_timeout_s = 600.0
+    settle_s = 0.0
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/v1/models",)
     simulated = False

@@ -48,6 +48,7 @@ class Sglang:
     methods: tuple[str, ...] = ("none", *_ALGORITHMS)
     model_format: ModelFormat = "hf"
     ready_timeout_s = 1800.0
+    settle_s = 2.0
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/server_info", "/v1/models")
     simulated = False
@@ -113,6 +114,8 @@ class Sglang:
     def phase_of(self, line: str) -> str | None:
         if "Load weight begin" in line:
             return "load"
+        if "Load weight end" in line:
+            return "cache"
         if "CUDA graph begin" in line or "Capture cuda graph begin" in line:
             return "capture"
         if "Application startup complete" in line or "Uvicorn running on" in line:

@@ -42,6 +42,7 @@ class Vllm:
     )
     model_format: ModelFormat = "hf"
     ready_timeout_s = 1800.0
+    settle_s = 2.0
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/version", "/v1/models", _SERVER_INFO)
     simulated = False
@@ -118,6 +119,8 @@ class Vllm:
             return "load"
         if "Warming up model for the compilation" in line or "Start compiling function" in line:
             return "compile"
+        if "Available KV cache memory" in line or "KV cache size:" in line:
+            return "cache"
         if "Capturing CUDA graph" in line or "Capturing cudagraphs" in line:
             return "capture"
         if "Application startup complete" in line:

@@ -150,7 +150,7 @@ def _category_row(
 def phase_class(name: str) -> str:
     """Style class of a phase; unknown ones share the last."""
     known = [*PHASES, "spectune"]
-    return f"p{known.index(name)}" if name in known else "p8"
+    return f"p{known.index(name)}" if name in known else f"p{len(known)}"
 
 
 def where_time_went(summary: StudySummary, *, width: float, key: str) -> Markup | None:

@@ -90,19 +90,44 @@ def settings_that_differ(trials: Sequence[Trial]) -> Iterable[Finding]:
             )
 
 
+def models_that_differ(trials: Sequence[Trial]) -> Iterable[Finding]:
+    """The model that the server lists against the words of its command: its path, or its served name."""
+    seen: set[str] = set()
+    for trial in trials:
+        served = trial.server.model if trial.server is not None else None
+        if served is None or trial.arm_id in seen:
+            continue
+        words = [word.partition("=")[2] or word for word in trial.command]
+        if any(same_model(served, word) for word in [trial.arm.target, *words] if word.strip("-")):
+            continue
+        seen.add(trial.arm_id)
+        yield Finding(
+            code="served-model-differs",
+            severity="error",
+            subject=trial.arm.name,
+            message="serves another model than it was started with",
+            evidence=(
+                Evidence(source="asked for", detail=trial.arm.target),
+                Evidence(source="served", detail=served[:300]),
+            ),
+            effect="the figures belong to the model that was served",
+            remedy="look for a flag, a configuration file or a router that chooses the model",
+        )
+
+
 def differing_knobs(asked: Knobs, effective: Knobs) -> list[tuple[str, object, object]]:
     found = []
     for name in FACTORS:
         ours, theirs = getattr(asked, name), getattr(effective, name)
         if ours is None or theirs is None or ours == theirs:
             continue
-        if name == "drafter" and _same_model(ours, theirs):
+        if name == "drafter" and same_model(ours, theirs):
             continue
         found.append((name, ours, theirs))
     return found
 
 
-def _same_model(ours: str, theirs: str) -> bool:
+def same_model(ours: str, theirs: str) -> bool:
     """A model's short name and the path it was resolved to are one model."""
     return PurePath(ours).name in PurePath(theirs).parts or PurePath(theirs).name in PurePath(ours).parts
 

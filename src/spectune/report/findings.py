@@ -8,7 +8,13 @@ from spectune.domain.findings import Evidence, Finding, Severity
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.report.arms import comparable_trials
-from spectune.report.fault_findings import failed_arms, failed_requests, other_workloads, settings_that_differ
+from spectune.report.fault_findings import (
+    failed_arms,
+    failed_requests,
+    models_that_differ,
+    other_workloads,
+    settings_that_differ,
+)
 from spectune.report.pooling import end_to_end, load_of, pooled_speed
 from spectune.report.records import ArmSummary, LoadSummary
 from spectune.report.words import count, listing, number, percent
@@ -34,6 +40,7 @@ def all_findings(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummar
     found += changed_outputs(arms)
     found += changed_lengths(arms)
     found += settings_that_differ(trials)
+    found += models_that_differ(trials)
     found += cached_prompts(arms)
     found += foreign_traffic(arms)
     found += client_limits(trials)

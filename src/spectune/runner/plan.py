@@ -22,6 +22,9 @@ from spectune.study_file.schema import ArmSpec, EngineRun, ModelSpec, StudySpec,
 from spectune.study_file.yaml_lines import Document
 
 _MAX_ARMS = 10_000
+_STUCK_AFTER_S = 300.0
+_LEASE_S = 30.0
+_LEASE_OVER_SSH_S = 120.0
 
 
 def resolve_study(
@@ -63,6 +66,9 @@ def resolve_study(
         created_at=(now or datetime.now(UTC)).isoformat(timespec="seconds"),
         spectune_version=__version__,
         machine=machine,
+        host=spec.host,
+        lease_s=spec.lease_s or (_LEASE_S if spec.host == "local" else _LEASE_OVER_SSH_S),
+        soak_s=spec.soak_s,
         engine=engine,
         arms=tuple(arms),
         expectations=expectations,
@@ -156,6 +162,8 @@ def _engine_settings(spec: StudySpec, *, base: Path) -> EngineSettings:
         flags={**shared.flags, **chosen.flags},
         env={**shared.env, **chosen.env},
         ready_timeout_s=chosen.ready_timeout_s or shared.ready_timeout_s,
+        stuck_after_s=chosen.stuck_after_s or shared.stuck_after_s or _STUCK_AFTER_S,
+        allow_busy_gpus=chosen.allow_busy_gpus or shared.allow_busy_gpus,
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,11 +19,15 @@ from spectune.domain.trial import Trial
 from spectune.embedded.models import fetch_embedded_target, resolve_model
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, EnvironmentFailed
+from spectune.hosts.choose import LOCAL
+from spectune.hosts.host import Host
 from spectune.report.pooling import end_to_end, pooled_acceptance, pooled_speed, speed_by_prompt
 from spectune.report.write import write_reports
 from spectune.runner.estimate import estimate
 from spectune.runner.events import TrialStart, Watcher
-from spectune.runner.trial import ModelPaths, run_trial
+from spectune.runner.ports import PortPool
+from spectune.runner.trial import ModelPaths, Place, launch_key, run_trial
+from spectune.server.lifecycle import end_server
 from spectune.store.study_dir import StudyDir
 
 StopReason = Literal["done", "budget", "baseline failed"]
@@ -43,7 +47,7 @@ class StudyOutcome:
 
 
 async def run_study(
-    directory: StudyDir, *, models: ModelPaths, watcher: Watcher, retry_failed: bool = False
+    directory: StudyDir, *, models: ModelPaths, watcher: Watcher, host: Host, retry_failed: bool = False
 ) -> StudyOutcome:
     """Runs what is left of the plan. Finished trials are never repeated; each new one is on disk before the next."""
     with directory.lock():
@@ -55,32 +59,75 @@ async def run_study(
         if not todo:
             write_reports(directory)
             return StudyOutcome("done", 0, tuple(trials))
-        began, new = time.monotonic(), 0
-        for position, planned in enumerate(todo):
-            if _over_budget(study, len(trials), time.monotonic() - began):
-                write_reports(directory)
-                return StudyOutcome("budget", new, tuple(trials))
-            try:
-                trial = await _next_trial(
-                    directory, study, planned, trials, models, watcher, position=position, todo=len(todo)
-                )
-            except OSError as error:
-                raise EnvironmentFailed(
-                    f"{directory.path}: cannot write the record: {error.strerror or error}\n"
-                    "The server was stopped and finished trials are kept; make room, then run the study again"
-                ) from error
-            trials.append(trial)
-            new += 1
-            watcher.on_trial_end(trial, trials)
-            if (
-                trial.status == "failed"
-                and planned.arm_id == study.baseline.arm_id
-                and not _any_complete(trials)
-            ):
-                write_reports(directory)
-                return StudyOutcome("baseline failed", new, tuple(trials))
-        write_reports(directory)
-        return StudyOutcome("done", new, tuple(trials))
+        async with host:
+            place = await _place(directory, host, watcher)
+            return await _run_plan(directory, study, trials, todo, models, watcher, place)
+
+
+async def _run_plan(
+    directory: StudyDir,
+    study: Study,
+    trials: list[Trial],
+    todo: list[PlannedTrial],
+    models: ModelPaths,
+    watcher: Watcher,
+    place: Place,
+) -> StudyOutcome:
+    began, new = time.monotonic(), 0
+    for position, planned in enumerate(todo):
+        if _over_budget(study, len(trials), time.monotonic() - began):
+            await stop_leftovers(place, watcher)
+            write_reports(directory)
+            return StudyOutcome("budget", new, tuple(trials))
+        place = await _without_other_servers(place, study, planned, models, watcher)
+        try:
+            trial = await _next_trial(
+                directory, study, planned, trials, models, watcher, place, position=position, todo=len(todo)
+            )
+        except OSError as error:
+            raise EnvironmentFailed(
+                f"{directory.path}: cannot write the record: {error.strerror or error}\n"
+                "The server was stopped and finished trials are kept; make room, then run the study again"
+            ) from error
+        place = replace(place, alive=())
+        trials.append(trial)
+        new += 1
+        watcher.on_trial_end(trial, trials)
+        if trial.status == "failed" and planned.arm_id == study.baseline.arm_id and not _any_complete(trials):
+            write_reports(directory)
+            return StudyOutcome("baseline failed", new, tuple(trials))
+    write_reports(directory)
+    return StudyOutcome("done", new, tuple(trials))
+
+
+async def _place(directory: StudyDir, host: Host, watcher: Watcher) -> Place:
+    """The host, with the servers that an earlier run of this study left there."""
+    owner = str(directory.path.resolve())
+    alive = tuple(s for s in await host.servers() if s.owner == owner)
+    return Place(host=host, ports=PortPool(host), owner=owner, alive=alive)
+
+
+async def _without_other_servers(
+    place: Place, study: Study, planned: PlannedTrial, models: ModelPaths, watcher: Watcher
+) -> Place:
+    """``place`` with at most the one server that the next trial can use; the others are stopped."""
+    if not place.alive:
+        return place
+    key = launch_key(study.arm(planned.arm_id), study, models)
+    usable = next((s for s in place.alive if s.key == key and s.state == "running" and s.ports), None)
+    await stop_leftovers(replace(place, alive=tuple(s for s in place.alive if s is not usable)), watcher)
+    if usable is None:
+        return replace(place, alive=())
+    watcher.on_message(f"taking hold of the server that an earlier run left (pid {usable.leader_pid})")
+    return replace(place, alive=(usable,))
+
+
+async def stop_leftovers(place: Place, watcher: Watcher) -> None:
+    """Stops every server that an earlier run of this study left; raises ``TeardownUnproven``."""
+    for status in place.alive:
+        if status.state in ("running", "stopping"):
+            watcher.on_message(f"stopping a server that an earlier run left (pid {status.leader_pid})")
+        await end_server(place.host, status)
 
 
 async def _next_trial(
@@ -90,6 +137,7 @@ async def _next_trial(
     trials: list[Trial],
     models: ModelPaths,
     watcher: Watcher,
+    place: Place,
     *,
     position: int,
     todo: int,
@@ -128,6 +176,7 @@ async def _next_trial(
         directory=folder,
         models=models,
         watcher=watcher,
+        place=place,
     )
 
 
@@ -141,15 +190,20 @@ def remaining(study: Study, trials: Sequence[Trial], *, retry_failed: bool = Fal
     return [p for p in study.plan if (p.arm_id, p.repetition) not in ended]
 
 
-def fetch_models(study: Study, *, home: Path, watcher: Watcher) -> ModelPaths:
-    """Paths of every model of the study; built-in ones are fetched once. Blocks while it downloads."""
+def fetch_models(study: Study, *, home: Path, on_fetch: Callable[[str, int, int | None], None]) -> ModelPaths:
+    """Paths of every model of the study; built-in ones are fetched once. Blocks while it downloads.
+
+    On another host every reference is a path there, or a name that the engine there resolves.
+    """
     model_format = adapter_for(study.engine.name).model_format
     references = {arm.target for arm in study.arms}
     references |= {arm.knobs.drafter for arm in study.arms if arm.knobs.drafter is not None}
+    if study.host != LOCAL:
+        return ModelPaths({reference: reference for reference in references})
 
     def fetch(folder: Path) -> Path:
         return fetch_embedded_target(
-            folder, progress=lambda done, total: watcher.on_fetch("the embedded model", done, total)
+            folder, progress=lambda done, total: on_fetch("the embedded model", done, total)
         )
 
     return ModelPaths(
@@ -223,7 +277,12 @@ def check_continues(directory: StudyDir, study: Study) -> None:
             f"{directory.path}: holds a study of {was.target} on {was.engine}, not of {now.target} on {now.engine}; "
             "give this one its own directory with --dir"
         )
-    ignored = {"ready_timeout_s"}
+    if known.host != study.host:
+        raise BadInput(
+            f"{directory.path}: holds trials measured on {known.host}, not on {study.host}; "
+            "give this host its own directory with --dir"
+        )
+    ignored = {"ready_timeout_s", "stuck_after_s", "allow_busy_gpus"}
     before, after = known.engine.model_dump(exclude=ignored), study.engine.model_dump(exclude=ignored)
     changed = [f"engine.{key}" for key in before if before[key] != after[key]]
     if changed:

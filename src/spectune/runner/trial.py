@@ -4,42 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import hashlib
+import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from pathlib import Path
 
-from spectune.bench.client import StreamingClient
-from spectune.bench.load import run_load
-from spectune.bench.prompts import warmup_prompts
-from spectune.bench.tokens import tokenize_outputs
-from spectune.bench.warmup import warm_up
 from spectune.domain.arm import Arm
 from spectune.domain.hypothesis import Hypothesis
-from spectune.domain.measurement import LoadResult, RequestRecord, ServerCounters
+from spectune.domain.measurement import LoadResult
 from spectune.domain.secrets import redact_argv, redact_env
 from spectune.domain.study import Study
 from spectune.domain.trial import Failure, ServerFacts, Trial
-from spectune.domain.workload import Workload
-from spectune.engines.adapter import EngineAdapter
 from spectune.engines.registry import adapter_for
-from spectune.errors import EnvironmentFailed, ServerDied, TeardownUnproven, TransportError
-from spectune.hosts.local import free_port
+from spectune.errors import (
+    EnvironmentFailed,
+    HostUnreachable,
+    LeaseExpired,
+    ServerDied,
+    TeardownUnproven,
+)
+from spectune.hosts.facts import ServerStatus
+from spectune.hosts.host import Host
 from spectune.report.vllm_result import vllm_bench_result
 from spectune.runner.events import Watcher
+from spectune.runner.measure import Measured, Measurement
 from spectune.runner.plan import sample_launch
-from spectune.server.lifecycle import ServerHandle, serve
+from spectune.runner.ports import PortPool
+from spectune.server.lifecycle import Launched, LaunchPlan, Limits, ServerHandle, serve
 from spectune.server.phases import PhaseClock
 from spectune.store.study_dir import TrialDir, plan_record
-from spectune.transport import HttpClient
 
-T = TypeVar("T")
+_LAST_RECORDS_S = 1.0
 _DEATH_WAIT_S = 1.0
+_MAX_ATTEMPTS = 3
+_PORT_TAKEN = re.compile(
+    r"address already in use|couldn't bind|failed to bind|attempting to bind", re.IGNORECASE
+)
+_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
 
 
 @dataclass(frozen=True)
 class ModelPaths:
-    """Where the models of a study's arms are on this machine, by reference."""
+    """Where the models of a study's arms are on the host, by reference."""
 
     by_reference: dict[str, str]
 
@@ -48,6 +57,37 @@ class ModelPaths:
 
     def drafter(self, arm: Arm) -> str | None:
         return None if arm.knobs.drafter is None else self.by_reference[arm.knobs.drafter]
+
+    def total_bytes(self, arm: Arm) -> int | None:
+        """Size of the arm's model files on this machine; ``None`` if they are not here."""
+        sizes = [_size_of(Path(p)) for p in (self.target(arm), self.drafter(arm)) if p is not None]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the trials of a study run, and what is alive there of an earlier run."""
+
+    host: Host
+    ports: PortPool
+    owner: str
+    """The study's directory: whose servers they are."""
+    alive: tuple[ServerStatus, ...] = ()
+
+
+@dataclass
+class _Attempt:
+    """What one launch gave."""
+
+    loads: list[LoadResult]
+    launched: Launched
+    clock: PhaseClock
+    command: tuple[str, ...] = ()
+    env: dict[str, str] | None = None
+    facts: ServerFacts | None = None
+    failure: Failure | None = None
+    error: EnvironmentFailed | None = None
 
 
 async def run_trial(
@@ -61,66 +101,29 @@ async def run_trial(
     directory: TrialDir,
     models: ModelPaths,
     watcher: Watcher,
-    port: int | None = None,
+    place: Place,
 ) -> Trial:
-    """Runs one trial to its record on disk; only cancellation and an unproven teardown come out as exceptions."""
-    adapter = adapter_for(arm.engine)
-    launch = sample_launch(
-        arm,
-        study.engine,
-        study.workload,
-        port=port or free_port(),
-        target_path=models.target(arm),
-        drafter_path=models.drafter(arm),
-    )
-    command = adapter.command(launch)
-    shown_argv, shown_env = redact_argv(command.argv), redact_env(command.env)
-    directory.write_plan(plan_record(hypothesis=hypothesis, arm=arm, command=shown_argv, env=shown_env))
-    clock = PhaseClock(on_change=watcher.on_phase)
+    """Runs one trial to its record on disk.
+
+    Only cancellation, an unproven teardown and a host that stays away come out
+    as exceptions. A launch that failed for reasons that are not the arm's (a
+    port taken meanwhile, a lease that ran out) is repeated.
+    """
     started_at = _now()
-    loads: list[LoadResult] = []
-    facts: ServerFacts | None = None
-    failure: Failure | None = None
-    unproven: TeardownUnproven | None = None
-    try:
-        async with serve(
-            command,
-            adapter=adapter,
-            host=launch.host,
-            port=launch.port,
-            log_path=directory.log_path,
-            ready_timeout_s=study.engine.ready_timeout_s or adapter.ready_timeout_s,
-            clock=clock,
-        ) as handle:
-            facts = handle.facts
-            measuring = measure_server(
-                Measured(handle.base_url, handle.model, adapter),
-                workload=study.workload,
-                warmup_requests=study.warmup_requests,
-                loads=loads,
-                clock=clock,
-                on_request=watcher.on_request,
-                directory=directory,
-            )
-            await _unless_dead(measuring, handle)
-            if any(load.failed for load in loads):
-                await _check_alive(handle)
-    except TeardownUnproven as error:
-        unproven = error
-        failure = Failure(phase="stop", cause=str(error))
-    except ServerDied as error:
-        failure = Failure(
-            phase=error.phase,
-            cause=error.cause or f"exited with code {error.exit_code_of_server}, no known cause in its log",
-            remedy=error.remedy,
-            exit_code=error.exit_code_of_server,
-            log_tail=error.log_tail,
-        )
-    except EnvironmentFailed as error:
-        failure = Failure(phase=clock.latest or "launch", cause=str(error))
-    complete = failure is None and all(load.completed for load in loads) and bool(loads)
-    if failure is None and not complete:
+    attempt = await _attempt(arm, study, hypothesis, directory, models, watcher, place)
+    for _ in range(_MAX_ATTEMPTS - 1):
+        if attempt.error is None or not _is_not_the_arms_fault(attempt.error):
+            break
+        watcher.on_message(f"{str(attempt.error).splitlines()[0]}: launching {arm.name} again")
+        directory.replace_requests([])
+        attempt = await _attempt(arm, study, hypothesis, directory, models, watcher, place)
+    if isinstance(attempt.error, LeaseExpired | HostUnreachable):
+        raise attempt.error  # says nothing about the arm: the trial stays open, to be run again
+    loads = attempt.loads
+    failure = attempt.failure
+    if failure is None and not (loads and all(load.completed for load in loads)):
         failure = _no_answers(loads)
+    adapter = adapter_for(arm.engine)
     trial = Trial(
         trial_id=directory.path.name,
         number=number,
@@ -130,135 +133,181 @@ async def run_trial(
         workload_hash=study.workload.workload_hash,
         status="complete" if failure is None else "failed",
         hypothesis=judge(tuple(loads), number) if failure is None else hypothesis,
-        command=shown_argv,
-        env=shown_env,
+        command=attempt.command,
+        env=attempt.env or {},
         started_at=started_at,
         ended_at=_now(),
-        phases_s={name: round(seconds, 4) for name, seconds in clock.seconds.items()},
-        server=facts,
+        phases_s={name: round(seconds, 4) for name, seconds in attempt.clock.seconds.items()},
+        server=attempt.facts,
+        stop=attempt.launched.stop,
+        reattached=attempt.launched.reattached,
         failure=failure,
         loads=tuple(loads),
+        findings=tuple(attempt.launched.findings),
         simulated=adapter.simulated,
     )
     if loads:
         first, *others = (vllm_bench_result(trial, i, api=study.workload.api) for i in range(len(loads)))
         directory.write_result({**first, "spectune_other_loads": others} if others else first)
     directory.finish(trial)
-    if unproven is not None:
-        raise unproven
+    if isinstance(attempt.error, TeardownUnproven):
+        raise attempt.error
     return trial
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A server to measure: ours, or one that was already running."""
-
-    base_url: str
-    model: str
-    adapter: EngineAdapter
-    api_key: str | None = None
-    may_flush: bool = True
-    """Emptying the prefix cache of a server that others use would disturb them."""
+def _is_not_the_arms_fault(error: EnvironmentFailed) -> bool:
+    if isinstance(error, LeaseExpired | HostUnreachable):
+        return True
+    return isinstance(error, ServerDied) and bool(_PORT_TAKEN.search(error.cause or ""))
 
 
-async def measure_server(
-    server: Measured,
-    *,
-    workload: Workload,
-    warmup_requests: int,
-    loads: list[LoadResult],
-    clock: PhaseClock,
-    on_request: Callable[[int, int], None],
-    directory: TrialDir | None = None,
-) -> None:
-    """Warm-up and measurement at every load point; finished points are appended to ``loads``."""
-    adapter = server.adapter
-    async with HttpClient(server.base_url, api_key=server.api_key) as http:
-        client = StreamingClient(
-            http,
-            adapter=adapter,
-            model=server.model,
-            api=workload.api,
-            request_timeout_s=workload.request_timeout_s,
-        )
-        counters = counter_reader(http, adapter)
-        for index, load in enumerate(workload.loads):
-            clock.enter("warm-up")
-            await warm_up(
-                client, warmup_prompts(), load=load, count=warmup_requests, sampling=workload.sampling
-            )
-            if server.may_flush:
-                await flush_prefix_cache(http, adapter)
-            clock.enter("measure")
-            total = workload.requests_per_load or len(workload.prompts)
-            finished = 0
-
-            def keep(record: RequestRecord, index: int = index, total: int = total) -> None:
-                nonlocal finished
-                finished += 1
-                if directory is not None:
-                    directory.append_request(index, record)
-                on_request(finished, total)
-
-            result = await run_load(
-                client, workload=workload, load=load, read_counters=counters, on_record=keep
-            )
-            clock.close()
-            loads.append(await tokenize_outputs(http, adapter, server.model, result))
-            if directory is not None:
-                directory.replace_requests([r.requests for r in loads])
-
-
-def counter_reader(
-    http: HttpClient, adapter: EngineAdapter
-) -> Callable[[], Awaitable[ServerCounters | None]]:
-    """Reads the engine's counters; ``None`` where it publishes none."""
-
-    async def read() -> ServerCounters | None:
-        try:
-            reply = await http.request("GET", adapter.metrics_path, timeout_s=10)
-        except TransportError:
-            return None
-        return adapter.read_counters(reply.text) if reply.status == 200 else None
-
-    return read
-
-
-async def flush_prefix_cache(http: HttpClient, adapter: EngineAdapter) -> bool | None:
-    """Empties the prefix cache where the engine can; ``None``: it offers no such call."""
-    call = adapter.flush_call()
-    if call is None:
-        return None
+async def _attempt(
+    arm: Arm,
+    study: Study,
+    hypothesis: Hypothesis,
+    directory: TrialDir,
+    models: ModelPaths,
+    watcher: Watcher,
+    place: Place,
+) -> _Attempt:
+    key = launch_key(arm, study, models)
+    live = next((s for s in place.alive if s.key == key and s.state == "running" and s.ports), None)
+    port = live.ports[0] if live is not None else await place.ports.take()
+    plan = launch_plan(
+        arm, study, models=models, host=place.host, port=port, log_path=directory.log_path, owner=place.owner
+    )
+    attempt = _Attempt([], Launched(), PhaseClock(on_change=watcher.on_phase))
+    attempt.command, attempt.env = redact_argv(plan.command.argv), redact_env(plan.command.env)
+    directory.write_plan(
+        plan_record(hypothesis=hypothesis, arm=arm, command=attempt.command, env=attempt.env)
+    )
     try:
-        reply = await http.request(call.method, call.path, body=call.body, timeout_s=30)
-    except TransportError:
-        return False
-    return 200 <= reply.status < 300
+        async with serve(
+            plan,
+            clock=attempt.clock,
+            launched=attempt.launched,
+            reattach_to=live.server_id if live is not None else None,
+            on_progress=watcher.on_progress,
+        ) as handle:
+            attempt.facts = handle.facts
+            await _measure(handle, study, attempt, directory, watcher)
+    except TeardownUnproven as error:
+        attempt.error = error
+        attempt.failure = Failure(phase="stop", cause=str(error))
+    except ServerDied as error:
+        attempt.error = error
+        attempt.failure = Failure(
+            phase=error.phase,
+            cause=error.cause or f"exited with code {error.exit_code_of_server}, no known cause in its log",
+            remedy=error.remedy,
+            exit_code=error.exit_code_of_server,
+            log_tail=error.log_tail,
+        )
+    except EnvironmentFailed as error:
+        attempt.error = error
+        attempt.failure = Failure(phase=_phase_before_stop(attempt.clock), cause=str(error))
+    return attempt
 
 
-async def _unless_dead(work: Awaitable[T], handle: ServerHandle) -> T:
-    """The result of ``work``, or ``ServerDied`` as soon as the server ends."""
-    working = asyncio.ensure_future(work)
+async def _measure(
+    handle: ServerHandle, study: Study, attempt: _Attempt, directory: TrialDir, watcher: Watcher
+) -> None:
+    """Measures until done, or until the server is lost: then what was measured is kept, and its error raised."""
+    measurement = Measurement(
+        Measured(handle.base_url, handle.model, handle.adapter),
+        workload=study.workload,
+        warmup_requests=study.warmup_requests,
+        loads=attempt.loads,
+        clock=attempt.clock,
+        on_request=watcher.on_request,
+        directory=directory,
+        link=handle.server,
+    )
+    measuring = asyncio.create_task(measurement.run())
     dying = asyncio.create_task(handle.died())
     try:
-        await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({measuring, dying}, return_when=asyncio.FIRST_COMPLETED)
         if dying.done():
+            measurement.stop()
+            await asyncio.wait({measuring}, timeout=_LAST_RECORDS_S)
             raise dying.result()
-        return await working
+        await measuring
+        if any(load.failed for load in attempt.loads):
+            # Requests fail before their process is gone: it is given a moment to show it.
+            await asyncio.wait({dying}, timeout=_DEATH_WAIT_S)
+            if dying.done():
+                raise dying.result()
     finally:
-        for task in (working, dying):
+        for task in (measuring, dying):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, EnvironmentFailed):
                 await task
 
 
-async def _check_alive(handle: ServerHandle) -> None:
-    """Raises ``ServerDied`` if the server ends within a moment: requests fail before their process is gone."""
+def launch_plan(
+    arm: Arm, study: Study, *, models: ModelPaths, host: Host, port: int, log_path: Path, owner: str
+) -> LaunchPlan:
+    """The launch of an arm of this study on this host."""
+    adapter = adapter_for(arm.engine)
+    launch = sample_launch(
+        arm,
+        study.engine,
+        study.workload,
+        port=port,
+        target_path=models.target(arm),
+        drafter_path=models.drafter(arm),
+    )
+    command = adapter.command(launch)
+    engine = study.engine
+    return LaunchPlan(
+        command=command,
+        adapter=adapter,
+        host=host,
+        port=port,
+        log_path=log_path.absolute(),
+        limits=Limits(
+            ready_s=engine.ready_timeout_s or adapter.ready_timeout_s,
+            stuck_s=engine.stuck_after_s,
+            settle_s=adapter.settle_s,
+        ),
+        subject=arm.name,
+        lease_s=study.lease_s,
+        label={"engine": arm.engine, "arm": arm.name, "port": port, "target": arm.target},
+        key=launch_key(arm, study, models),
+        owner=owner,
+        model_bytes=models.total_bytes(arm) if host.shares_files else None,
+        allow_busy_gpus=engine.allow_busy_gpus,
+        port_is_hidden=Path(command.argv[0]).name in _CONTAINERS,
+    )
+
+
+def launch_key(arm: Arm, study: Study, models: ModelPaths) -> str:
+    """Equal for launches that give the same server: command and variables, whatever the port."""
+    launch = sample_launch(
+        arm,
+        study.engine,
+        study.workload,
+        port=0,
+        target_path=models.target(arm),
+        drafter_path=models.drafter(arm),
+    )
+    command = adapter_for(arm.engine).command(launch)
+    text = json.dumps([list(command.argv), sorted(command.env.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _phase_before_stop(clock: PhaseClock) -> str:
+    phases = [phase for phase in clock.seconds if phase != "stop"]
+    return phases[-1] if phases else "launch"
+
+
+def _size_of(path: Path) -> int | None:
     try:
-        async with asyncio.timeout(_DEATH_WAIT_S):
-            raise await handle.died()
-    except TimeoutError:
-        return
+        if path.is_dir():
+            return sum(f.stat().st_size for f in path.iterdir() if f.suffix in (".safetensors", ".bin"))
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def _no_answers(loads: list[LoadResult]) -> Failure:

@@ -1,227 +1,302 @@
 """From launch to proven gone.
 
-``serve`` is the one way a server is started: whatever happens inside its
-block, the server's processes are gone when it is left, or ``TeardownUnproven``
-says which are not.
+``serve`` is the one way a server is started for a while: whatever happens
+inside its block, the server is gone when it is left, or ``TeardownUnproven``
+says what is not. A wait ends in one of: ready, ``ServerDied``, ``ServerStuck``,
+``ServerNotReady`` (timed out), ``LaunchRefused``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from spectune.domain.trial import ServerFacts
-from spectune.domain.workload import Sampling
+from spectune.domain.findings import Finding
+from spectune.domain.trial import ServerFacts, StopProof
 from spectune.engines.adapter import Command, EngineAdapter
-from spectune.engines.bodies import as_dict, as_int, first_model_id
-from spectune.errors import EnvironmentFailed, ServerDied, ServerNotReady, TransportError
-from spectune.hosts.local import LocalProcess, ServerProcess, StopProof, port_is_free
-from spectune.server.log import LogFollower
+from spectune.errors import HostUnreachable, LaunchRefused, ServerNotReady
+from spectune.hosts.facts import Gpu, ServerStatus
+from spectune.hosts.host import Host, ServerSpec
+from spectune.hosts.supervised import SupervisedServer
+from spectune.server.admission import admit
 from spectune.server.phases import PhaseClock
+from spectune.server.probe import probe, read_facts
+from spectune.server.proof import prove_gpu_memory
+from spectune.server.watch import Watch
 from spectune.transport import HttpClient
 
+T = TypeVar("T")
 _PROBE_EVERY_S = 0.05
-_PROBE_TOKENS = 8
-_LOG_TAIL_LINES = 30
+_PROBE_LATER_S = 0.2
+_EAGER_S = 20.0
+"""Probes come quickly at first; a server that takes long is not slowed down by them."""
+DEFAULT_STUCK_AFTER_S = 300.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a server is waited for."""
+
+    ready_s: float
+    stuck_s: float = DEFAULT_STUCK_AFTER_S
+    settle_s: float = 1.0
+    """It must still be whole this long after its first answer."""
+    stop_grace_s: float = 20.0
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """One server to start, and what must be known to wait for it."""
+
+    command: Command
+    adapter: EngineAdapter
+    host: Host
+    port: int
+    log_path: Path
+    limits: Limits
+    subject: str = "server"
+    lease_s: float | None = 30.0
+    label: dict[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    owner: str | None = None
+    model_bytes: int | None = None
+    allow_busy_gpus: bool = False
+    port_is_hidden: bool = False
+    """A container's port is held by its runtime, outside the process tree: whose it is cannot be proven."""
 
 
 @dataclass
 class ServerHandle:
-    """A server that has proven to generate."""
+    """A server that has proven to generate, or one that is being waited for."""
 
     base_url: str
     model: str
     facts: ServerFacts
-    process: ServerProcess
-    log: LogFollower
-    adapter: EngineAdapter
-    clock: PhaseClock
-    stop_proof: StopProof | None = None
+    server: SupervisedServer
+    watch: Watch
+    workers: tuple[int, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
-    async def died(self) -> ServerDied:
-        """Returns, as an error to raise, when the server's process ends."""
-        code = await self.process.wait_exit()
-        return death_of(self.process, self.log, self.adapter, self.clock, code)
+    @property
+    def adapter(self) -> EngineAdapter:
+        return self.watch.adapter
 
-
-def death_of(
-    process: ServerProcess, log: LogFollower, adapter: EngineAdapter, clock: PhaseClock, code: int | None
-) -> ServerDied:
-    """The error for a server that ended, with the cause its log gives."""
-    tail = log.last_lines(200)
-    cause = adapter.cause_of_death(tail)
-    message = cause.message if cause else _signal_name(code)
-    return ServerDied(
-        exit_code_of_server=code,
-        after_s=sum(clock.seconds.values()),
-        phase=_PHASE_WORDS.get(clock.latest or "launch", "running"),
-        log_tail=tail[-_LOG_TAIL_LINES:],
-        cause=message,
-        remedy=cause.remedy if cause else None,
-        log_path=str(process.log_path),
-    )
+    async def died(self) -> Exception:
+        """Returns, as an error to raise, when the server can no longer be used."""
+        return await asyncio.shield(self.watch.lost)
 
 
-_PHASE_WORDS = {
-    "launch": "launching",
-    "load": "loading weights",
-    "compile": "compiling",
-    "capture": "capturing graphs",
-    "warm-up": "warming up",
-    "measure": "measuring",
-    "stop": "stopping",
-}
+@dataclass
+class Launched:
+    """What is known of a launch so far, whatever came of it."""
 
-
-def _signal_name(code: int | None) -> str | None:
-    if code is None or code >= 0:
-        return None
-    try:
-        return f"killed by signal {-code} ({signal.Signals(-code).name})"
-    except ValueError:
-        return f"killed by signal {-code}"
+    findings: list[Finding] = field(default_factory=list)
+    stop: StopProof | None = None
+    reattached: bool = False
 
 
 @asynccontextmanager
 async def serve(
-    command: Command,
+    plan: LaunchPlan,
     *,
-    adapter: EngineAdapter,
-    host: str,
-    port: int,
-    log_path: Path,
-    ready_timeout_s: float,
     clock: PhaseClock,
-    stop_grace_s: float = 20.0,
+    launched: Launched,
+    reattach_to: str | None = None,
+    on_progress: Callable[[float], None] = lambda _share: None,
 ) -> AsyncIterator[ServerHandle]:
-    """Starts the server, waits until it generates, and stops it on the way out."""
-    if not port_is_free(port, host):
-        raise EnvironmentFailed(
-            f"port {port} is taken by another program; it was left alone. Choose another with --port"
-        )
+    """Starts the server, or takes hold of the running one called ``reattach_to``; stops it on the way out."""
     clock.enter("launch")
-    process = LocalProcess.start(command.argv, env=command.env, log_path=log_path)
-    handle: ServerHandle | None = None
-    try:
-        handle = await wait_ready(
-            process,
-            adapter=adapter,
-            base_url=f"http://{host}:{port}",
-            timeout_s=ready_timeout_s,
-            clock=clock,
+    before: tuple[Gpu, ...] | None = None
+    if reattach_to is None:
+        admission = await admit(
+            plan.host,
+            subject=plan.subject,
+            port=plan.port,
+            paths=[str(plan.log_path.parent)] if plan.host.shares_files else [],
+            env=plan.command.env,
+            needed_bytes=plan.model_bytes,
+            allow_busy_gpus=plan.allow_busy_gpus,
         )
-        yield handle
+        before = admission.facts.gpus
+        launched.findings.extend(admission.findings)
+    starting = (
+        plan.host.start(spec_of(plan, gpus=before), log_path=plan.log_path)
+        if reattach_to is None
+        else plan.host.attach(reattach_to, log_path=plan.log_path)
+    )
+    server = await to_the_end(starting, then=lambda late: late.stop(grace_s=plan.limits.stop_grace_s))
+    launched.reattached = reattach_to is not None
+    before = before if reattach_to is None else gpus_before(server)
+    try:
+        handle = await wait_ready(server, plan=plan, clock=clock, on_progress=on_progress)
+        handle.watch.begin_service()
+        try:
+            yield handle
+        finally:
+            await handle.watch.aclose()
     finally:
         clock.enter("stop")
-        proof = await finish_stop(process.stop(grace_s=stop_grace_s))
-        clock.close()
-        if handle is not None:
-            handle.stop_proof = proof
+        try:
+            launched.stop = await to_the_end(stop_proven(server, plan, before))
+        finally:
+            clock.close()
 
 
-async def finish_stop(stopping: Coroutine[Any, Any, StopProof]) -> StopProof:
-    """Runs the stop to its end even while we are being cancelled."""
-    task: asyncio.Task[StopProof] = asyncio.ensure_future(stopping)
+async def stop_proven(
+    server: SupervisedServer, plan: LaunchPlan, before: tuple[Gpu, ...] | None
+) -> StopProof:
+    """Stops it, proves it down to the GPU memory, and lets its record on the host go."""
+    proof = await server.stop(grace_s=plan.limits.stop_grace_s)
+    proof = await prove_gpu_memory(plan.host, proof, before=before)
+    await plan.host.leave(plan.port)
+    await plan.host.forget(server.server_id)
+    return proof
+
+
+async def end_server(host: Host, status: ServerStatus, *, grace_s: float = 20.0) -> StopProof | None:
+    """Stops a server of an earlier spectune, in whatever state it is, and lets its record go.
+
+    ``None``: it had already ended, in good order. Raises ``TeardownUnproven``.
+    """
+    if status.state in ("running", "stopping"):
+        server = await host.attach(status.server_id)
+        before = gpus_before(server)
+        proof = await server.stop(grace_s=grace_s)
+        proof = await prove_gpu_memory(host, proof, before=before)
+    elif status.state == "orphaned" or status.left:
+        proof = await host.sweep(status.server_id)
+        known = status.about.get("gpus")
+        before = None if known is None else tuple(Gpu(**gpu) for gpu in known)
+        proof = await prove_gpu_memory(host, proof, before=before)
+    else:
+        await host.forget(status.server_id)
+        return None
+    await host.forget(status.server_id)
+    return proof
+
+
+def gpus_before(server: SupervisedServer) -> tuple[Gpu, ...] | None:
+    """The devices as they were before this server was launched, which its record tells."""
+    known = server.about.get("gpus")
+    return None if known is None else tuple(Gpu(**gpu) for gpu in known)
+
+
+def spec_of(plan: LaunchPlan, *, gpus: tuple[Gpu, ...] | None) -> ServerSpec:
+    """The plan as its supervisor needs it."""
+    return ServerSpec(
+        argv=plan.command.argv,
+        env=plan.command.env,
+        ports=[plan.port],
+        lease_s=plan.lease_s,
+        label={**plan.label, "gpus": None if gpus is None else [asdict(gpu) for gpu in gpus]},
+        key=plan.key,
+        owner=plan.owner,
+    )
+
+
+async def to_the_end(
+    work: Coroutine[Any, Any, T], *, then: Callable[[T], Coroutine[Any, Any, object]] | None = None
+) -> T:
+    """Runs ``work`` to its end even while we are being cancelled; ``then`` undoes a result that came too late."""
+    task: asyncio.Task[T] = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError as error:
             cancelled = error
-    if cancelled is not None and task.exception() is None:
+        except Exception:  # noqa: BLE001 - raised again below, from the task itself
+            break
+    result = task.result()
+    if cancelled is not None:
+        if then is not None:
+            await to_the_end(then(result))
         raise cancelled
-    return task.result()
+    return result
 
 
 async def wait_ready(
-    process: ServerProcess, *, adapter: EngineAdapter, base_url: str, timeout_s: float, clock: PhaseClock
+    server: SupervisedServer,
+    *,
+    plan: LaunchPlan,
+    clock: PhaseClock,
+    on_progress: Callable[[float], None] = lambda _share: None,
 ) -> ServerHandle:
-    """Returns once the server generates; raises ``ServerDied`` or ``ServerNotReady``. Stops nothing."""
-    log = LogFollower(process.log_path)
+    """Returns once the server generates and has settled; raises why it does not. Stops nothing."""
+    watch = Watch(
+        server,
+        adapter=plan.adapter,
+        clock=clock,
+        stuck_after_s=plan.limits.stuck_s,
+        on_progress=on_progress,
+    )
+    try:
+        async with asyncio.timeout(plan.limits.ready_s):
+            local_port = await plan.host.reach(plan.port)
+            base_url = f"http://127.0.0.1:{local_port}"
+            async with HttpClient(base_url, connect_timeout_s=5.0) as http:
+                model = await unless_lost(_until_it_generates(http, server, plan), watch)
+                clock.enter("settle")
+                workers = await server.mark_ready()
+                facts = await unless_lost(read_facts(http, plan.adapter), watch)
+                await unless_lost(asyncio.sleep(plan.limits.settle_s), watch)
+        if watch.version is not None:
+            facts = facts.model_copy(update={"version": watch.version})
+        return ServerHandle(base_url, model, facts, server, watch, workers)
+    except TimeoutError:
+        await watch.aclose()
+        last = "\n".join(f"  {line}" for line in watch.log.last_lines(8))
+        raise ServerNotReady(
+            f"the server lives but did not generate within {plan.limits.ready_s:.0f} s; its last lines:\n{last}\n"
+            "If it was still loading or compiling, raise engine.ready_timeout_s"
+        ) from None
+    except BaseException:
+        await watch.aclose()
+        raise
+
+
+async def _until_it_generates(http: HttpClient, server: SupervisedServer, plan: LaunchPlan) -> str:
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    probe: asyncio.Task[str | None] | None = None
-    version: str | None = None
-    exited = asyncio.create_task(process.wait_exit())
-    try:
-        async with HttpClient(base_url, connect_timeout_s=5.0) as http:
-            while True:
-                for line in log.new_lines():
-                    version = version or adapter.version_in(line)
-                    phase = adapter.phase_of(line)
-                    if phase is not None:
-                        clock.enter(phase)
-                if probe is None:
-                    probe = asyncio.create_task(_generates(http, adapter))
-                await asyncio.wait({probe, exited}, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
-                if exited.done():
-                    raise death_of(process, log, adapter, clock, exited.result())
-                if probe.done():
-                    model = probe.result()
-                    if model is not None:
-                        facts = await read_facts(http, adapter)
-                        if version is not None:
-                            facts = facts.model_copy(update={"version": version})
-                        return ServerHandle(base_url, model, facts, process, log, adapter, clock)
-                    probe = None
-                    await asyncio.sleep(_PROBE_EVERY_S)
-                if loop.time() > deadline:
-                    last = "\n".join(f"  {line}" for line in log.last_lines(8))
-                    raise ServerNotReady(
-                        f"the server lives but did not generate within {timeout_s:.0f} s; its last lines:\n"
-                        f"{last}\n"
-                        "If it was still loading or compiling, raise engine.ready_timeout_s"
-                    )
-    finally:
-        for task in (probe, exited):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, TransportError):
-                    await task
+    began = loop.time()
 
+    async def is_ours() -> bool:
+        if plan.port_is_hidden or await server.owns(plan.port):
+            return True
+        stranger = await server.stranger_on(plan.port)
+        if stranger is not None:
+            raise LaunchRefused(
+                f"port {plan.port} is answered by {stranger}, not by the server that was started; "
+                "it was left alone. Choose another port"
+            )
+        return False
 
-async def _generates(http: HttpClient, adapter: EngineAdapter) -> str | None:
-    """The served model's name once a real generation returned two tokens or more, else ``None``."""
-    try:
-        listing = await http.request("GET", "/v1/models", timeout_s=10)
-        model = first_model_id(listing.json()) if listing.status == 200 else None
-        if model is None:
-            return None
-        sampling = Sampling(max_tokens=_PROBE_TOKENS, ignore_eos=True)
-        body = {
-            "model": model,
-            "messages": [{"role": "user", "content": "Count from one to nine."}],
-            "max_tokens": _PROBE_TOKENS,
-            "temperature": 0,
-            **adapter.request_fields(sampling),
-        }
-        reply = await http.request("POST", "/v1/chat/completions", body=body, timeout_s=300)
-        if reply.status != 200:
-            return None
-        usage = as_dict(as_dict(reply.json()).get("usage"))
-        tokens = as_int(usage.get("completion_tokens"))
-    except (TransportError, ValueError):
-        return None
-    return model if tokens is not None and tokens >= 2 else None
-
-
-async def read_facts(http: HttpClient, adapter: EngineAdapter) -> ServerFacts:
-    """What the server reports about itself; what it does not offer stays unknown."""
-    bodies: dict[str, Any] = {}
-    for path in adapter.info_paths:
+    while True:
         try:
-            reply = await http.request("GET", path, timeout_s=20)
-            if reply.status == 200:
-                bodies[path] = reply.json()
-        except (TransportError, ValueError):
-            continue
+            model = await probe(http, plan.adapter, is_ours=is_ours)
+        except HostUnreachable:
+            model = None
+        if model is not None:
+            return model
+        early = loop.time() - began < _EAGER_S
+        await asyncio.sleep(_PROBE_EVERY_S if early else _PROBE_LATER_S)
+
+
+async def unless_lost(work: Coroutine[Any, Any, T], watch: Watch) -> T:
+    """The result of ``work``, or the error of the server as soon as it is lost."""
+    working = asyncio.ensure_future(work)
     try:
-        return adapter.read_facts(bodies)
-    except ValueError:  # a report that makes no sense says nothing
-        return ServerFacts(engine=adapter.name)
+        watched: list[asyncio.Future[Any]] = [working, watch.lost]
+        await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        if watch.lost.done():
+            raise watch.lost.result()
+        return await working
+    finally:
+        if not working.done():
+            working.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await working

@@ -62,6 +62,17 @@ class EngineRun(_Spec):
         default=None, gt=0, description="How long a launch may take; default: the engine's."
     )
 
+    stuck_after_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="A server that lives but logs nothing and uses no processor, disk or GPU for so long is given "
+        "up; default 300.",
+    )
+    allow_busy_gpus: bool = Field(
+        default=False,
+        description="Launch although other processes hold memory of the GPUs that will be used.",
+    )
+
     @field_validator("env", mode="before")
     @classmethod
     def _env_values_as_text(cls, value: Any) -> Any:
@@ -252,6 +263,22 @@ class StudySpec(_Spec):
         default=2, ge=1, description="The baseline is launched again after so many arms, to cancel drift."
     )
     budget: BudgetSpec = Field(default=BudgetSpec(), description="Limits.")
+    host: str = Field(
+        default="local",
+        pattern=r"^(?:ssh://)?[A-Za-z0-9_][A-Za-z0-9_.@:%\[\]-]*$",
+        description="Where servers run: `local`, or a destination of your OpenSSH client (`user@name`); paths of "
+        "programs and models are then paths there, and it needs nothing but python3.",
+    )
+    lease_s: float | None = Field(
+        default=None,
+        ge=1,
+        le=86400,
+        description="A server whose spectune has gone silent for so long is stopped by its supervisor; default 30, "
+        "over ssh 120.",
+    )
+    soak_s: float | None = Field(
+        default=None, gt=0, description="The best arm is run under load for so long before it is recommended."
+    )
     level: float = Field(default=0.95, gt=0.5, lt=1, description="Level of every interval.")
     margin: float = Field(default=0.02, ge=0, lt=0.5, description="Speedups within it count as SAME.")
 

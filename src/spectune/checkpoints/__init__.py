@@ -1,0 +1,1 @@
+"""Facts from model files: configurations, tensor headers, GGUF metadata, tokenizers. Never weights."""

@@ -1,0 +1,1 @@
+"""Findings from what a run left behind: logs, a running server, a study directory."""

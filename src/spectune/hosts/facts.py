@@ -1,0 +1,181 @@
+"""What a host says about itself and about a server on it, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spectune.domain.machine import Machine
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device, now."""
+
+    index: int
+    uuid: str
+    name: str
+    driver: str
+    used_mib: int
+    total_mib: int
+    use_percent: int | None
+
+
+@dataclass(frozen=True)
+class GpuHolder:
+    """A process that holds memory of a device."""
+
+    gpu_uuid: str
+    pid: int
+    used_mib: int | None
+    command: str
+
+
+@dataclass(frozen=True)
+class PortOwner:
+    """Who listens on a port; ``pid`` ``None``: it belongs to somebody whose processes may not be seen."""
+
+    pid: int | None
+    command: str | None
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.command})" if self.pid is not None else "a process of another user"
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """One reading of a host."""
+
+    machine: Machine
+    available_bytes: int | None
+    shm_free_bytes: int | None
+    disk_free_bytes: Mapping[str, int | None]
+    """By the path that was asked about."""
+    port_owners: Mapping[int, PortOwner | None]
+    """``None``: free."""
+    free_ports: tuple[int, ...] = ()
+    gpus: tuple[Gpu, ...] | None = None
+    """Empty: there are none; ``None``: not asked, or ``gpu_error`` says why not."""
+    gpu_holders: tuple[GpuHolder, ...] = ()
+    gpu_error: str | None = None
+
+
+def read_host_facts(reply: Mapping[str, Any]) -> HostFacts:
+    """From the supervisor's ``facts``."""
+    gpus = reply.get("gpus")
+    shm = reply.get("shm") or {}
+    return HostFacts(
+        machine=Machine(
+            hostname=reply["hostname"],
+            os=reply["os"],
+            cpu=reply["cpu"],
+            cores=reply["cores"],
+            memory_bytes=reply["memory_bytes"],
+            gpus=None if gpus is None else tuple(f"{gpu['name']}, {gpu['driver']}" for gpu in gpus),
+            python=reply["python"],
+        ),
+        available_bytes=reply.get("available_bytes"),
+        shm_free_bytes=shm.get("free_bytes"),
+        disk_free_bytes={
+            path: None if space is None else space["free_bytes"]
+            for path, space in reply.get("disks", {}).items()
+        },
+        port_owners={
+            int(port): None if owner is None else PortOwner(owner["pid"], owner["command"])
+            for port, owner in reply.get("ports", {}).items()
+        },
+        free_ports=tuple(reply.get("free_ports", ())),
+        gpus=None if gpus is None else tuple(Gpu(**gpu) for gpu in gpus),
+        gpu_holders=tuple(GpuHolder(**holder) for holder in reply.get("gpu_processes", ())),
+        gpu_error=reply.get("gpu_error"),
+    )
+
+
+@dataclass(frozen=True)
+class Vitals:
+    """Signs of life of a server's process tree; counts only grow."""
+
+    num_processes: int
+    cpu_s: float
+    rss_bytes: int
+    io_bytes: int
+    log_bytes: int
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process of a server, other than the one that was started."""
+
+    pid: int
+    exit_code: int | None
+    command: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a server came to its end."""
+
+    reason: str
+    """``exited``, ``worker``, or in words why the supervisor ended it."""
+    exit_code: int | None
+    """Negative: a signal. ``None``: its main process did not end by itself."""
+    worker: Worker | None = None
+    num_oom_kills: int = 0
+    """Processes of this control group that the kernel killed for lack of memory meanwhile."""
+
+
+def read_ended(event: Mapping[str, Any]) -> Ended:
+    """From the supervisor's ``ended`` news."""
+    worker = event.get("worker")
+    return Ended(
+        reason=event["reason"],
+        exit_code=event["code"],
+        worker=None if worker is None else Worker(worker["pid"], worker["code"], worker["command"]),
+        num_oom_kills=event.get("oom_kills", 0),
+    )
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """One server's record on its host, whoever started it."""
+
+    server_id: str
+    state: str
+    """``running``, ``stopping``, ``ended``, ``orphaned`` (its supervisor is dead, processes are left)."""
+    about: Mapping[str, Any]
+    """What the one who started it wrote down: engine, arm, base URL."""
+    key: str | None
+    owner: str | None
+    ports: tuple[int, ...]
+    log_path: str
+    leader_pid: int
+    lease_s: float | None
+    started_at: float
+    ended: Ended | None
+    orphans: tuple[int, ...] = ()
+    left: tuple[str, ...] = field(default=())
+    """What could not be shown to be gone."""
+
+
+def read_server_status(row: Mapping[str, Any]) -> ServerStatus:
+    """From a row of the supervisor's ``list``."""
+    ended = row.get("ended")
+    state = str(row["state"])
+    if not row["alive"]:
+        state = "orphaned" if row["orphans"] else "ended"
+    return ServerStatus(
+        server_id=row["name"],
+        state=state,
+        about=row.get("label") or {},
+        key=row.get("key"),
+        owner=row.get("owner"),
+        ports=tuple(row.get("ports", ())),
+        log_path=row["log_path"],
+        leader_pid=row["leader"][0],
+        lease_s=row.get("lease_s"),
+        started_at=row["started_at"],
+        ended=None if ended is None else read_ended(ended),
+        orphans=tuple(row["orphans"]),
+        left=tuple((row.get("proof") or {}).get("left", ())),
+    )

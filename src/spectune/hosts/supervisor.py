@@ -1,0 +1,1302 @@
+#!/usr/bin/env python3
+"""Stands beside one server, on any host: starts it, watches its whole process tree, stops it and proves it.
+
+This file is complete in itself: Python 3.9 or later, standard library only. On this machine it is run as it
+lies in the package; to another host it is copied. Commands::
+
+    supervisor.py start DIR          a supervisor for the specification on standard input; returns when it runs
+    supervisor.py connect DIR        standard input and output joined to its control socket
+    supervisor.py sweep DIR          stops what a dead supervisor left behind, exactly that
+    supervisor.py list BASE          the servers whose folders lie in BASE
+    supervisor.py forget DIR         removes the record of a server that has ended
+    supervisor.py facts              facts of this host, for the questions on standard input
+
+No descendant escapes: on Linux the supervisor is a child subreaper, so a process that detaches becomes its
+child, and "nothing is left" is what the kernel says when there is no child to wait for. For the case that the
+supervisor itself is killed, every process is also known by pid and start time, and by a marker in its
+environment. Nothing is ever signalled for its name, or for holding a port.
+
+It serves as long as somebody renews the lease. When nobody does, it stops the server and leaves a record.
+
+The control socket speaks one JSON object per line: ``{"id": 1, "do": "status"}`` is answered by an object with
+the same ``id``; objects with ``event`` are news. Any request renews the lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import platform
+import re
+import select
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+VERSION = 1
+MARKER = "SPECTUNE_SERVER_ID"
+SOCKET = "control.sock"
+STATUS = "status.json"
+LOG = "server.log"
+
+IS_LINUX = sys.platform.startswith("linux")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_SCAN_STARTING_S = 0.5
+_SCAN_READY_S = 2.0
+_STOP_TICK_S = 0.02
+_TERM_ALL_S = 2.0
+_KILL_WAIT_S = 10.0
+_REAP_WAIT_S = 5.0
+_LINGER_S = 60.0
+_MAX_LOG_CHUNK = 1 << 18
+_MAX_LINE = 1 << 20
+_SHM = "/dev/shm"
+_FATAL_SIGNALS = frozenset(
+    {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGQUIT}
+)
+_PASSING_HELPERS = re.compile(
+    r"resource_tracker|compile_worker|nvidia-smi|/(?:cc1|cc1plus|nvcc|ptxas|ninja|ld|as)\b"
+)
+"""Processes that come and go in a healthy engine: an ordinary end of one of them says nothing."""
+
+
+# --- processes -------------------------------------------------------------------------------------------------
+
+
+class Process(NamedTuple):
+    """One row of the process table; ``start`` and ``pid`` together are never given out twice between boots."""
+
+    pid: int
+    ppid: int
+    sid: int
+    state: str
+    start: int
+    """Clock ticks since boot on Linux, seconds since the epoch elsewhere."""
+    cpu_s: float
+    rss_bytes: int
+    exit_status: int | None = None
+    """Of a zombie, as ``waitpid`` would give it; ``None``: not to be seen."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state not in "ZX"
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return (self.pid, self.start)
+
+
+def read_process(pid: int) -> Process | None:
+    """The process that has this number now, a zombie included; ``None`` if there is none."""
+    if not IS_LINUX:
+        return process_table().get(pid)
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    state = fields[0].decode()
+    ticks = int(fields[11]) + int(fields[12])
+    return Process(
+        pid=pid,
+        ppid=int(fields[1]),
+        sid=int(fields[3]),
+        state=state,
+        start=int(fields[19]),
+        cpu_s=ticks / _TICKS_PER_S,
+        rss_bytes=int(fields[21]) * 4096,
+        exit_status=int(fields[49]) if state == "Z" and len(fields) > 49 else None,
+    )
+
+
+def process_table() -> dict[int, Process]:
+    """Every process of this host that can be seen, by pid."""
+    if not IS_LINUX:
+        return _process_table_ps()
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            process = read_process(int(name))
+            if process is not None:
+                found[process.pid] = process
+    return found
+
+
+_PS_ROW = re.compile(
+    r"\s*(\d+)\s+(\d+)\s+(\S+)\s+(\S+)\s+(\w{3} \w{3} +\d+ [\d:]{8} \d{4})\s+([\d:.-]+)\s+(\d+)"
+)
+
+
+def _process_table_ps() -> dict[int, Process]:
+    columns = "pid=,ppid=,sess=,stat=,lstart=,time=,rss="
+    env = {**os.environ, "LC_ALL": "C"}
+    text = subprocess.run(
+        ["ps", "-axo", columns], env=env, capture_output=True, text=True, check=False
+    ).stdout
+    found = {}
+    for row in map(_PS_ROW.match, text.splitlines()):
+        if row is None:
+            continue
+        started = int(time.mktime(time.strptime(row.group(5), "%a %b %d %H:%M:%S %Y")))
+        parts = [float(part) for part in re.split("[:-]", row.group(6))]
+        seconds = sum(part * unit for part, unit in zip(reversed(parts), (1, 60, 3600, 86400)))
+        session = int(row.group(3)) if row.group(3).isdigit() else 0
+        pid = int(row.group(1))
+        found[pid] = Process(
+            pid, int(row.group(2)), session, row.group(4)[0], started, seconds, int(row.group(7)) * 1024
+        )
+    return found
+
+
+def marker_of(pid: int) -> str | None:
+    """The marker in a process's environment, where it can be read and was not overwritten."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            environment = file.read()
+    except OSError:
+        return None
+    for entry in environment.split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name == MARKER.encode():
+            return value.decode(errors="replace")
+    return None
+
+
+def command_of(pid: int) -> str:
+    """A process's command line, for people; its short name if it shows none."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+        text = b" ".join(words).decode(errors="replace").strip()
+        if not text:
+            with open(f"/proc/{pid}/comm", "rb") as file:
+                text = file.read().decode(errors="replace").strip()
+    except OSError:
+        return "?"
+    return "".join(c if c.isprintable() else "?" for c in text)[:200]
+
+
+def descendants(table: dict[int, Process], root: int) -> set[int]:
+    """Pids below ``root``."""
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.ppid, []).append(process.pid)
+    found: set[int] = set()
+    waiting = [root]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    return found
+
+
+def members(
+    marker: str, known: Iterable[tuple[int, int]], *, since: int, root: int | None = None
+) -> list[Process]:
+    """The living processes of a server: below ``root``, marked, known by pid and start, or below one of these."""
+    table = process_table()
+    table.pop(os.getpid(), None)
+    ours = descendants(table, root) if root is not None else set()
+    ours |= {pid for pid, start in known if pid in table and table[pid].start == start}
+    for pid, process in table.items():
+        if pid not in ours and process.start >= since and marker_of(pid) == marker:
+            ours.add(pid)
+    for pid in list(ours):
+        ours |= {child for child in descendants(table, pid) if table[child].start >= since}
+    return [table[pid] for pid in sorted(ours) if table[pid].is_alive]
+
+
+def signal_process(process: Process, number: int) -> None:
+    """Signals it if its number still belongs to it."""
+    now = read_process(process.pid)
+    if now is not None and now.key == process.key:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process.pid, number)
+
+
+def boot_id() -> str:
+    """Which boot of this host; start times are comparable within one."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return "?"
+
+
+# --- ports -----------------------------------------------------------------------------------------------------
+
+
+def port_owner(port: int) -> dict[str, Any] | None:
+    """Who listens on a TCP port: ``{"pid", "command"}``, pid ``None`` if it may not be seen; ``None``: nobody."""
+    if not IS_LINUX:
+        return _port_owner_lsof(port)
+    inodes = _listening_inodes(port)
+    if not inodes:
+        return None
+    pid = _holder_of(inodes, (int(name) for name in os.listdir("/proc") if name.isdigit()))
+    return {"pid": pid, "command": command_of(pid) if pid is not None else None}
+
+
+def _listening_inodes(port: int) -> set[str]:
+    found = set()
+    for family in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/net/{family}") as file:
+                rows = file.read().splitlines()[1:]
+        except OSError:
+            continue
+        for row in rows:
+            fields = row.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(fields[9])
+    return found
+
+
+def _holder_of(inodes: set[str], pids: Iterable[int]) -> int | None:
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for pid in pids:
+        try:
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                if os.readlink(f"/proc/{pid}/fd/{name}") in wanted:
+                    return pid
+        except OSError:
+            continue
+    return None
+
+
+def _port_owner_lsof(port: int) -> dict[str, Any] | None:
+    reply = subprocess.run(
+        ["lsof", "-nP", f"-iTCP:{port}", "-sTCP:LISTEN", "-Fpc"], capture_output=True, text=True, check=False
+    )
+    fields = {line[0]: line[1:] for line in reply.stdout.splitlines() if line}
+    if "p" not in fields:
+        return None
+    return {"pid": int(fields["p"]), "command": fields.get("c")}
+
+
+def can_bind(port: int) -> bool:
+    """Whether a server could listen on the port of the loopback address now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+# --- shared memory ---------------------------------------------------------------------------------------------
+
+
+def segments_of(pids: Iterable[int]) -> dict[str, int]:
+    """POSIX shared-memory files that these processes have mapped or open: inode by path."""
+    found: dict[str, int] = {}
+    for pid in pids:
+        paths = set()
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/maps", "rb") as file:
+                for line in file:
+                    at = line.find(b" /dev/shm/")
+                    if at >= 0:
+                        paths.add(line[at + 1 :].rstrip(b"\n").decode(errors="surrogateescape"))
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                target = os.readlink(f"/proc/{pid}/fd/{name}")
+                if target.startswith(_SHM + "/"):
+                    paths.add(target)
+        for path in paths:
+            with contextlib.suppress(OSError):
+                found[path] = os.stat(path).st_ino
+    return found
+
+
+def remove_segments(segments: dict[str, int], *, not_before: float) -> tuple[list[str], list[str]]:
+    """Deletes what is left of ``segments`` if nobody holds it; returns (removed, left).
+
+    A segment that existed before the server was only opened by it, and is not its own: it is not touched.
+    """
+    removed, left = [], []
+    for path, inode in segments.items():
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        if status.st_ino != inode or status.st_uid != os.getuid() or status.st_mtime < not_before - 1:
+            continue
+        if _is_held(path):
+            continue
+        try:
+            os.unlink(path)
+            removed.append(path)
+        except OSError:
+            left.append(path)
+    return removed, left
+
+
+def _is_held(path: str) -> bool:
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if IS_LINUX else []
+    return any(path in segments_of([pid]) for pid in pids)
+
+
+class _Ipc(NamedTuple):
+    shmid: int
+    cpid: int
+    ctime: int
+
+
+def sysv_segments() -> list[_Ipc]:
+    """System V shared-memory segments of this host."""
+    try:
+        with open("/proc/sysvipc/shm") as file:
+            names, *rows = [line.split() for line in file]
+    except (OSError, ValueError):
+        return []
+    at = {name: index for index, name in enumerate(names)}
+    return [_Ipc(int(row[at["shmid"]]), int(row[at["cpid"]]), int(row[at["ctime"]])) for row in rows]
+
+
+def remove_sysv(creators: set[int], *, not_before: float) -> tuple[list[str], list[str]]:
+    """Deletes System V segments made by these pids since then; returns (removed, left)."""
+    removed: list[str] = []
+    left: list[str] = []
+    for segment in sysv_segments():
+        if segment.cpid in creators and segment.ctime >= not_before - 1:
+            libc = ctypes.CDLL(None, use_errno=True)
+            gone = libc.shmctl(segment.shmid, 0, None) == 0
+            (removed if gone else left).append(f"sysv:{segment.shmid}")
+    return removed, left
+
+
+# --- the supervisor --------------------------------------------------------------------------------------------
+
+
+class Supervisor:
+    """Owns one server from its start to its proven end."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+        self.marker = str(spec["marker"])
+        self.lease_s: float | None = spec.get("lease_s")
+        self.ports = [int(port) for port in spec.get("ports", ())]
+        self.log_path = str(spec.get("log_path") or os.path.abspath(LOG))
+        self.state = "running"
+        self.ended: dict[str, Any] | None = None
+        self.proof: dict[str, Any] | None = None
+        self.is_ready = False
+        self.known: dict[tuple[int, int], str] = {}
+        self.sessions: set[int] = set()
+        self.exits: dict[int, int] = {}
+        self.workers: set[tuple[int, int]] = set()
+        self.segments: dict[str, int] = {}
+        self.selector = selectors.DefaultSelector()
+        self.clients: dict[socket.socket, bytearray] = {}
+        self.waiting_for_stop: list[tuple[socket.socket, Any]] = []
+        self.pidfds: dict[tuple[int, int], int] = {}
+        self.stopping: Iterator[float] | None = None
+        self.next_tick = 0.0
+        self.next_scan = 0.0
+        self.gone_at: float | None = None
+        self.oom_kills = oom_kill_count()
+        self.started_wall = time.time()
+        self._written = ""
+        me = read_process(os.getpid())
+        self.since = me.start if me is not None else 0
+        self.me = [os.getpid(), self.since]
+        self.renew()
+
+    # starting
+
+    def start(self) -> None:
+        """Starts the server; raises ``OSError`` if that cannot be done."""
+        become_subreaper()
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(SOCKET)
+        self.listener.bind(SOCKET)
+        os.chmod(SOCKET, 0o600)
+        self.listener.listen(8)
+        self.listener.setblocking(False)
+        self.wakeup_read, wakeup_write = socket.socketpair()
+        for end in (self.wakeup_read, wakeup_write):
+            end.setblocking(False)
+        self._wakeup_write = wakeup_write
+        signal.set_wakeup_fd(wakeup_write.fileno(), warn_on_full_buffer=False)
+        self.got_signal: int | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        env = {**os.environ, **self.spec.get("env", {}), MARKER: self.marker}
+        os.makedirs(os.path.dirname(self.log_path), exist_ok=True)
+        with open(self.log_path, "ab") as log:
+            child = subprocess.Popen(
+                self.spec["argv"],
+                env=env,
+                cwd=self.spec.get("cwd") or os.path.expanduser("~"),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        child.returncode = 0  # it is waited for below, with every other child
+        leader = read_process(child.pid)
+        self.leader = (child.pid, leader.start if leader is not None else 0)
+        self.started = time.monotonic()
+        self.scan()
+        self.write_status()
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        self.got_signal = number
+
+    # the loop
+
+    def run(self) -> None:
+        """Until the server is gone and whoever asked for it has the proof."""
+        self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
+        self.selector.register(self.wakeup_read, selectors.EVENT_READ, self._drain_wakeup)
+        while self.gone_at is None or self._should_linger():
+            self.reap()
+            for key, _ in self.selector.select(self._sleep_s()):
+                key.data(key.fileobj)
+            self.reap()
+            now = time.monotonic()
+            if self.got_signal is not None and self.stopping is None:
+                self.begin_stop(f"the supervisor got signal {self.got_signal}", grace_s=20.0)
+            if self.stopping is None and self.gone_at is None and self.lease_left() <= 0:
+                self.begin_stop("nobody renewed the lease", grace_s=20.0)
+            if self.stopping is not None and now >= self.next_tick:
+                self._advance_stop(now)
+            elif self.stopping is None and self.gone_at is None and now >= self.next_scan:
+                self.scan()
+        for client in list(self.clients):
+            self._drop(client)
+
+    def _sleep_s(self) -> float:
+        now = time.monotonic()
+        if self.stopping is not None:
+            return max(0.0, self.next_tick - now)
+        if self.gone_at is not None:
+            return 0.5
+        return max(0.0, min(self.next_scan - now, self.lease_left()))
+
+    def _should_linger(self) -> bool:
+        """Whether somebody may still want to hear of the end: a connected client, or one that lost its connection."""
+        if self.got_signal is not None or self.gone_at is None:
+            return False
+        if self.ended and self.ended["heard"] and not self.clients:
+            return False
+        limit = _LINGER_S if self.lease_s is None else min(_LINGER_S, self.lease_s)
+        return time.monotonic() < self.gone_at + limit
+
+    def renew(self) -> None:
+        self.renewed = time.monotonic()
+
+    def lease_left(self) -> float:
+        if self.lease_s is None:
+            return 3600.0
+        return self.renewed + self.lease_s - time.monotonic()
+
+    # watching
+
+    def reap(self) -> None:
+        """Collects every child that has ended, the adopted ones too."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            code = exit_code(status)
+            self.exits[pid] = code
+            if pid == self.leader[0]:
+                self.on_leader_end(code)
+            else:
+                for key in [key for key in self.pidfds if key[0] == pid]:
+                    self._on_pidfd(key)
+
+    def on_leader_end(self, code: int) -> None:
+        if self.ended is None:
+            self.ended = {"code": code, "reason": "exited", "heard": False}
+        self.ended["code"] = code
+        self.ended["oom_kills"] = oom_kill_count() - self.oom_kills
+        if self.stopping is None:
+            self.tell({"event": "ended", **self.ended})
+            self.begin_stop(None, grace_s=2.0)
+
+    def scan(self) -> None:
+        """Learns the tree: who belongs to it, what it holds in shared memory; watches newcomers' ends."""
+        began = time.monotonic()
+        for process in self.members():
+            if process.key not in self.known:
+                self.known[process.key] = command_of(process.pid)
+                self._watch(process)
+            elif self.known[process.key] != command_of(process.pid) != "?":
+                self.known[process.key] = command_of(process.pid)
+        if not self.is_ready:
+            self.note_segments()
+        took = time.monotonic() - began
+        self.next_scan = time.monotonic() + max(
+            _SCAN_READY_S if self.is_ready else _SCAN_STARTING_S, 50 * took
+        )
+        self.write_status()
+
+    def members(self) -> list[Process]:
+        return members(self.marker, self.known, since=self.since, root=os.getpid())
+
+    def note_segments(self) -> None:
+        self.segments.update(segments_of(pid for pid, _ in self.known if read_process(pid) is not None))
+
+    def _watch(self, process: Process) -> None:
+        if process.pid == self.leader[0] or not hasattr(os, "pidfd_open"):
+            return
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError:
+            return
+        self.pidfds[process.key] = descriptor
+        self.selector.register(
+            descriptor, selectors.EVENT_READ, lambda _, key=process.key: self._on_pidfd(key)
+        )
+
+    def _on_pidfd(self, key: tuple[int, int]) -> None:
+        """A process of the tree other than the leader has ended."""
+        descriptor = self.pidfds.pop(key, None)
+        if descriptor is None:
+            return
+        self.selector.unregister(descriptor)
+        os.close(descriptor)
+        pid = key[0]
+        code = self.exits.get(pid)
+        if code is None:
+            left = read_process(pid)
+            if left is not None and left.key == key and left.exit_status is not None:
+                code = exit_code(left.exit_status)
+        command = self.known.get(key, "?")
+        was_worker = key in self.workers
+        self.workers.discard(key)
+        if (
+            self.stopping is not None
+            or self.ended is not None
+            or not self._is_fatal(code, command, was_worker)
+        ):
+            return
+        self.ended = {
+            "code": None,
+            "reason": "worker",
+            "worker": {"pid": pid, "code": code, "command": command},
+            "oom_kills": oom_kill_count() - self.oom_kills,
+            "heard": False,
+        }
+        self.tell({"event": "ended", **self.ended})
+        self.begin_stop(None, grace_s=5.0)
+
+    def _is_fatal(self, code: int | None, command: str, was_worker: bool) -> bool:
+        """Whether the end of a process below the leader means that the server is lost.
+
+        Before readiness only a fatal signal does: compilers and probes may fail. Afterwards the end of any process
+        that was there at readiness does, unless it is a helper that ended in good order.
+        """
+        if code is not None and -code in _FATAL_SIGNALS:
+            return True
+        if not was_worker:
+            return False
+        return code not in (0, None) or not _PASSING_HELPERS.search(command)
+
+    # stopping
+
+    def begin_stop(self, reason: str | None, *, grace_s: float) -> None:
+        if self.stopping is not None or self.gone_at is not None:
+            return
+        self.state = "stopping"
+        if self.ended is None:
+            self.ended = {"code": None, "reason": reason or "stopped", "heard": False}
+        self.note_segments()
+        self.stopping = self._stop(grace_s)
+        self.next_tick = 0.0
+        self.write_status()
+
+    def _advance_stop(self, now: float) -> None:
+        assert self.stopping is not None
+        try:
+            self.next_tick = now + next(self.stopping)
+        except StopIteration:
+            self.stopping = None
+            self.state = "ended"
+            self.gone_at = time.monotonic()
+            self.write_status()
+            for client, request in self.waiting_for_stop:
+                self.send(client, {"id": request, **self.report()})
+                assert self.ended is not None
+                self.ended["heard"] = True
+            self.waiting_for_stop.clear()
+
+    def _stop(self, grace_s: float) -> Iterator[float]:
+        """TERM to the leader, then to all, then KILL; yields the seconds to wait before it goes on."""
+        began = time.monotonic()
+        killed: dict[int, str] = {}
+        leader = read_process(self.leader[0])
+        if leader is not None and leader.key == self.leader and leader.is_alive:
+            self._terminate([leader])
+            while time.monotonic() < began + grace_s and self.leader[0] not in self.exits:
+                yield _STOP_TICK_S
+        remaining = self.members()
+        if remaining:
+            self._terminate(remaining)
+            deadline = time.monotonic() + min(_TERM_ALL_S, grace_s)
+            while time.monotonic() < deadline and self.members():
+                yield _STOP_TICK_S
+        deadline = time.monotonic() + _KILL_WAIT_S
+        remaining = self.members()
+        while remaining and time.monotonic() < deadline:
+            for process in remaining:
+                killed.setdefault(process.pid, command_of(process.pid))
+                signal_process(process, signal.SIGKILL)
+            yield _STOP_TICK_S
+            self.reap()
+            remaining = self.members()
+        deadline = time.monotonic() + _REAP_WAIT_S
+        while not remaining and has_no_child() is False and time.monotonic() < deadline:
+            yield _STOP_TICK_S
+            self.reap()
+        self.proof = prove(
+            remaining,
+            killed=killed,
+            ports=self.ports,
+            segments=self.segments,
+            creators={pid for pid, _ in self.known},
+            not_before=self.started_wall,
+            took_s=time.monotonic() - began,
+        )
+        self.proof["no_child_left"] = has_no_child()
+
+    def _terminate(self, processes: list[Process]) -> None:
+        for process in processes:
+            signal_process(process, signal.SIGTERM)
+            signal_process(process, signal.SIGCONT)
+
+    # talking
+
+    def report(self) -> dict[str, Any]:
+        """Everything there is to say now."""
+        return {
+            "version": VERSION,
+            "state": self.state,
+            "ready": self.is_ready,
+            "supervisor": self.me,
+            "leader": list(self.leader),
+            "boot_id": boot_id(),
+            "marker": self.marker,
+            "since": self.since,
+            "started_at": self.started_wall,
+            "ports": self.ports,
+            "log_path": self.log_path,
+            "lease_s": self.lease_s,
+            "label": self.spec.get("label"),
+            "key": self.spec.get("key"),
+            "owner": self.spec.get("owner"),
+            "known": [[pid, start, command] for (pid, start), command in sorted(self.known.items())],
+            "segments": self.segments,
+            "ended": self.ended,
+            "proof": self.proof,
+        }
+
+    def write_status(self) -> None:
+        """Replaces the status file if there is news. A full disk costs the file, not the watch."""
+        text = json.dumps(self.report())
+        if text == self._written:
+            return
+        try:
+            write_atomically(STATUS, text)
+            self._written = text
+        except OSError as error:
+            sys.stderr.write(f"cannot write the status: {error}\n")
+
+    def answer(self, client: socket.socket, request: dict[str, Any]) -> None:
+        self.renew()
+        do, number = request.get("do"), request.get("id")
+        if do == "stop":
+            self.waiting_for_stop.append((client, number))
+            if self.gone_at is not None:
+                self.stopping = iter(())
+                self.next_tick = 0.0
+            else:
+                self.begin_stop(None, grace_s=float(request.get("grace_s", 20.0)))
+            return
+        if do == "status":
+            reply = self.report()
+        elif do == "renew":
+            if "lease_s" in request:
+                self.lease_s = request["lease_s"]
+                self.write_status()
+            reply = {}
+        elif do == "vitals":
+            reply = self.vitals()
+        elif do == "ready":
+            reply = self.mark_ready()
+        elif do == "port":
+            reply = self.port_is_ours(int(request["port"]))
+        elif do == "log":
+            reply = self.read_log(int(request["offset"]))
+        else:
+            reply = {"error": f"unknown request {do!r}"}
+        if self.gone_at is not None and self.ended is not None and do == "status":
+            self.ended["heard"] = True
+        self.send(client, {"id": number, **reply})
+
+    def vitals(self) -> dict[str, Any]:
+        """Signs of life: processor seconds, bytes read and written by the tree, size of the log."""
+        alive = [p for p in map(read_process, {pid for pid, _ in self.known}) if p is not None and p.is_alive]
+        return {
+            "state": self.state,
+            "num_processes": len(alive),
+            "cpu_s": sum(p.cpu_s for p in alive),
+            "rss_bytes": sum(p.rss_bytes for p in alive),
+            "io_bytes": sum(io_bytes(p.pid) for p in alive),
+            "log_bytes": log_size(self.log_path),
+            "uptime_s": time.monotonic() - self.started,
+        }
+
+    def mark_ready(self) -> dict[str, Any]:
+        """From now on the end of a process that is there counts as the server's."""
+        self.is_ready = True
+        self.scan()
+        self.note_segments()
+        alive = {process.key for process in self.members()}
+        self.workers = alive - {self.leader}
+        return {"workers": sorted(pid for pid, _ in self.workers)}
+
+    def port_is_ours(self, port: int) -> dict[str, Any]:
+        """Whether the listening socket of a port belongs to the tree; else who holds it."""
+        if IS_LINUX:
+            inodes = _listening_inodes(port)
+            if not inodes:
+                return {"listening": False, "ours": False, "owner": None}
+            pids = {process.pid for process in self.members()}
+            if _holder_of(inodes, pids) is not None:
+                return {"listening": True, "ours": True, "owner": None}
+            return {"listening": True, "ours": False, "owner": port_owner(port)}
+        owner = port_owner(port)
+        ours = owner is not None and owner["pid"] in {process.pid for process in self.members()}
+        return {"listening": owner is not None, "ours": ours, "owner": owner}
+
+    def read_log(self, offset: int) -> dict[str, Any]:
+        """The log from ``offset``, at most a chunk of it; bytes as Latin-1 text."""
+        try:
+            with open(self.log_path, "rb") as file:
+                file.seek(offset)
+                data = file.read(_MAX_LOG_CHUNK)
+        except OSError:
+            data = b""
+        return {"data": data.decode("latin-1"), "offset": offset + len(data), "state": self.state}
+
+    def _accept(self, _listener: Any) -> None:
+        with contextlib.suppress(OSError):
+            client, _ = self.listener.accept()
+            client.settimeout(5.0)
+            self.clients[client] = bytearray()
+            self.selector.register(client, selectors.EVENT_READ, self._on_client)
+            self.renew()
+            if self.ended is not None and self.stopping is None:
+                self.send(client, {"event": "ended", **self.ended})
+
+    def _drain_wakeup(self, _end: Any) -> None:
+        with contextlib.suppress(OSError):
+            self.wakeup_read.recv(4096)
+
+    def _on_client(self, client: socket.socket) -> None:
+        try:
+            data = client.recv(65536)
+        except OSError:
+            data = b""
+        if not data or len(self.clients[client]) > _MAX_LINE:
+            self._drop(client)
+            return
+        self.clients[client] += data
+        while b"\n" in self.clients.get(client, b""):
+            line, _, rest = bytes(self.clients[client]).partition(b"\n")
+            self.clients[client] = bytearray(rest)
+            try:
+                request = json.loads(line)
+                self.answer(client, request)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                self.send(client, {"error": f"bad request: {error}"})
+
+    def tell(self, news: dict[str, Any]) -> None:
+        self.write_status()
+        for client in list(self.clients):
+            self.send(client, news)
+
+    def send(self, client: socket.socket, message: dict[str, Any]) -> None:
+        if client not in self.clients:
+            return
+        try:
+            client.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self._drop(client)
+
+    def _drop(self, client: socket.socket) -> None:
+        if self.clients.pop(client, None) is not None:
+            self.selector.unregister(client)
+            client.close()
+
+
+def prove(
+    remaining: list[Process],
+    *,
+    killed: dict[int, str],
+    ports: list[int],
+    segments: dict[str, int],
+    creators: set[int],
+    not_before: float,
+    took_s: float,
+) -> dict[str, Any]:
+    """What a stop left: ``left`` is empty only if nothing is."""
+    left = [f"process {process.pid} ({command_of(process.pid)})" for process in remaining]
+    removed: list[str] = []
+    if not remaining:
+        for removing in (
+            remove_segments(segments, not_before=not_before),
+            remove_sysv(creators, not_before=not_before),
+        ):
+            removed += removing[0]
+            left += [f"shared memory {name}" for name in removing[1]]
+        for port in ports:
+            owner = port_owner(port)
+            if owner is not None:
+                left.append(f"port {port}, held by pid {owner['pid']} ({owner['command']})")
+    return {
+        "took_s": took_s,
+        "killed": sorted(killed),
+        "left": left,
+        "ports_closed": ports,
+        "segments_seen": len(segments),
+        "segments_removed": removed,
+    }
+
+
+def has_no_child() -> bool | None:
+    """Whether the kernel knows no child of ours; ``None`` where that proves nothing."""
+    if not IS_LINUX:
+        return None
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def become_subreaper() -> None:
+    """Orphans of the tree become our children (Linux); elsewhere they are found by pid and start time."""
+    if IS_LINUX:
+        pr_set_child_subreaper = 36
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+def exit_code(status: int) -> int:
+    """As ``subprocess`` gives it: negative for a signal."""
+    return -(status & 0x7F) if status & 0x7F else (status >> 8) & 0xFF
+
+
+def io_bytes(pid: int) -> int:
+    """Bytes that a process has read and written so far, files and sockets; 0 where that may not be seen."""
+    try:
+        with open(f"/proc/{pid}/io") as file:
+            counts = dict(line.split(": ") for line in file.read().splitlines())
+        return int(counts["rchar"]) + int(counts["wchar"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def log_size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def oom_kill_count() -> int:
+    """Processes of our control group that the kernel killed for lack of memory; 0 where it keeps no count."""
+    for path in _oom_files():
+        try:
+            with open(path) as file:
+                for line in file:
+                    name, _, value = line.partition(" ")
+                    if name == "oom_kill":
+                        return int(value)
+        except (OSError, ValueError):
+            continue
+    return 0
+
+
+def _oom_files() -> list[str]:
+    try:
+        with open("/proc/self/cgroup") as file:
+            rows = [line.strip().split(":", 2) for line in file]
+    except OSError:
+        return []
+    found = []
+    for _, controllers, path in rows:
+        if controllers == "":
+            found.append(f"/sys/fs/cgroup{path}/memory.events")
+        elif "memory" in controllers.split(","):
+            found.append(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
+    return found
+
+
+def write_atomically(path: str, text: str) -> None:
+    """Replaces a file as a whole or not at all."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "w") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+# --- facts of the host -----------------------------------------------------------------------------------------
+
+
+def host_facts(question: dict[str, Any]) -> dict[str, Any]:
+    """``question``: ``ports`` to look at, ``paths`` whose disks matter, ``gpus``: whether to ask for them."""
+    facts: dict[str, Any] = {
+        "hostname": platform.node(),
+        "os": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        **memory_facts(),
+        "shm": space_of(_SHM),
+        "disks": {path: space_of(existing_parent(path)) for path in question.get("paths", ())},
+        "ports": {},
+        "gpus": None,
+        "gpu_error": None,
+    }
+    for port in question.get("ports", ()):
+        free = can_bind(port) and port_owner(port) is None
+        facts["ports"][str(port)] = None if free else (port_owner(port) or {"pid": None, "command": None})
+    if question.get("gpus"):
+        facts.update(gpu_facts())
+    if question.get("free_ports"):
+        facts["free_ports"] = free_ports(
+            int(question["free_ports"]), avoid=set(question.get("avoid_ports", ()))
+        )
+    return facts
+
+
+def free_ports(count: int, *, avoid: set[int]) -> list[int]:
+    """Ports below those that outgoing connections are given, so that none is taken by chance before it is bound."""
+    import random
+
+    found: list[int] = []
+    candidates = random.SystemRandom()
+    for _ in range(100 * count):
+        port = candidates.randrange(20000, 32000)
+        if port not in avoid and port not in found and can_bind(port) and port_owner(port) is None:
+            found.append(port)
+            if len(found) == count:
+                break
+    return found
+
+
+def cpu_model() -> str | None:
+    try:
+        with open("/proc/cpuinfo", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or None
+
+
+def memory_facts() -> dict[str, Any]:
+    try:
+        with open("/proc/meminfo") as file:
+            rows = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in file if "kB" in line}
+    except OSError:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return {"memory_bytes": total, "available_bytes": None}
+    return {"memory_bytes": rows.get("MemTotal"), "available_bytes": rows.get("MemAvailable")}
+
+
+def space_of(path: str | None) -> dict[str, int] | None:
+    try:
+        usage = shutil.disk_usage(path) if path else None
+    except OSError:
+        return None
+    return {"total_bytes": usage.total, "free_bytes": usage.free} if usage else None
+
+
+def existing_parent(path: str) -> str | None:
+    path = os.path.abspath(os.path.expanduser(path))
+    while not os.path.exists(path):
+        parent = os.path.dirname(path)
+        if parent == path:
+            return None
+        path = parent
+    return path
+
+
+def gpu_facts() -> dict[str, Any]:
+    """Memory, use and holders of every GPU, from ``nvidia-smi``; an empty list where there is no such program."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return {"gpus": [], "gpu_processes": []}
+    try:
+        devices = _csv(
+            program, "--query-gpu=index,uuid,name,driver_version,memory.used,memory.total,utilization.gpu"
+        )
+        holders = _csv(program, "--query-compute-apps=gpu_uuid,pid,used_memory")
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"gpus": None, "gpu_error": f"nvidia-smi: {error}"}
+    gpus = [
+        {
+            "index": number(row[0]),
+            "uuid": row[1],
+            "name": row[2],
+            "driver": row[3],
+            "used_mib": number(row[4]),
+            "total_mib": number(row[5]),
+            "use_percent": number(row[6]),
+        }
+        for row in devices
+        if len(row) == 7
+    ]
+    processes = [
+        {
+            "gpu_uuid": row[0],
+            "pid": number(row[1]),
+            "used_mib": number(row[2]),
+            "command": command_of(number(row[1]) or 0),
+        }
+        for row in holders
+        if len(row) == 3
+    ]
+    return {"gpus": gpus, "gpu_processes": processes}
+
+
+def number(text: str) -> int | None:
+    found = re.match(r"\d+", text)
+    return int(found.group()) if found else None
+
+
+def _csv(program: str, query: str) -> list[list[str]]:
+    reply = subprocess.run(
+        [program, query, "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    return [[cell.strip() for cell in line.split(",")] for line in reply.stdout.splitlines() if line.strip()]
+
+
+# --- commands --------------------------------------------------------------------------------------------------
+
+
+def start(folder: str) -> int:
+    """Starts a supervisor that outlives us; prints its report, or the reason why there is none."""
+    spec = json.load(sys.stdin)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.chdir(folder)
+        write_atomically("spec.json", json.dumps(spec))
+    except OSError as error:
+        return refuse(f"{folder}: {error.strerror}", error.errno)
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        with os.fdopen(reader) as answer:
+            text = answer.read()
+        os.wait()
+        sys.stdout.write(text or json.dumps({"error": "the supervisor ended before it answered"}))
+        return 0
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.close(reader)
+    _become_daemon(writer)
+    return 0
+
+
+def _become_daemon(writer: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    own_log = os.open("supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.dup2(own_log, 2)
+    supervisor = Supervisor(json.loads(read_text("spec.json")))
+    try:
+        supervisor.start()
+        text = json.dumps(supervisor.report())
+    except (OSError, ValueError) as error:
+        text = json.dumps(
+            {"error": getattr(error, "strerror", None) or str(error), "errno": getattr(error, "errno", None)}
+        )
+        os.write(writer, text.encode())
+        os._exit(0)
+    with os.fdopen(writer, "w") as answer:
+        answer.write(text)
+    supervisor.run()
+    os._exit(0)
+
+
+def refuse(message: str, number: int | None = None) -> int:
+    sys.stdout.write(json.dumps({"error": message, "errno": number}))
+    return 0
+
+
+def read_text(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def connect_socket(folder: str) -> socket.socket:
+    """A connection to the supervisor of a folder; any length of path."""
+    os.chdir(folder)
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.connect(SOCKET)
+    return client
+
+
+def connect(folder: str) -> int:
+    """Joins standard input and output to the control socket until either ends."""
+    try:
+        client = connect_socket(folder)
+    except OSError as error:
+        return refuse(f"no supervisor answers in {folder}: {error.strerror}", error.errno)
+    while True:
+        ready, _, _ = select.select([0, client.fileno()], [], [])
+        for source in ready:
+            data = os.read(source, 65536)
+            if not data:
+                return 0
+            if source == 0:
+                client.sendall(data)
+            else:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(1, view) :]
+
+
+def is_supervised(status: dict[str, Any]) -> bool:
+    """Whether the supervisor that wrote this status still runs."""
+    if status.get("boot_id") != boot_id():
+        return False
+    process = read_process(int(status["supervisor"][0]))
+    return process is not None and process.is_alive and process.start == status["supervisor"][1]
+
+
+def orphans(status: dict[str, Any]) -> list[Process]:
+    """What a dead supervisor left: by marker, or by pid and start time."""
+    if status.get("boot_id") != boot_id():
+        return []
+    known = [(int(pid), int(start)) for pid, start, _ in status.get("known", ())]
+    return members(str(status["marker"]), known, since=int(status["since"]))
+
+
+def sweep(folder: str) -> int:
+    """Ends the orphans of a folder whose supervisor is dead, and prints the proof."""
+    try:
+        status = json.loads(read_text(os.path.join(folder, STATUS)))
+    except (OSError, ValueError) as error:
+        return refuse(f"{folder}: no record of a server: {error}")
+    if is_supervised(status):
+        return refuse(f"{folder}: its supervisor is alive: ask it to stop", errno.EBUSY)
+    began = time.monotonic()
+    killed: dict[int, str] = {}
+    remaining = orphans(status)
+    known = [(int(pid), int(start)) for pid, start, _ in status.get("known", ())]
+    segments = {**status.get("segments", {}), **segments_of(process.pid for process in remaining)}
+    creators = {pid for pid, _ in known} | {process.pid for process in remaining}
+    for process in remaining:
+        signal_process(process, signal.SIGTERM)
+        signal_process(process, signal.SIGCONT)
+    deadline = began + _KILL_WAIT_S
+    while remaining and time.monotonic() < deadline:
+        time.sleep(_STOP_TICK_S)
+        remaining = orphans(status)
+        if time.monotonic() > began + _TERM_ALL_S:
+            for process in remaining:
+                killed.setdefault(process.pid, command_of(process.pid))
+                signal_process(process, signal.SIGKILL)
+    proof = prove(
+        remaining,
+        killed=killed,
+        ports=list(status.get("ports", ())),
+        segments=segments,
+        creators=creators,
+        not_before=float(status.get("started_at", 0)),
+        took_s=time.monotonic() - began,
+    )
+    status.update(state="ended", proof=proof)
+    status["ended"] = status.get("ended") or {
+        "code": None,
+        "reason": "its supervisor was killed",
+        "heard": True,
+    }
+    with contextlib.suppress(OSError):
+        write_atomically(os.path.join(folder, STATUS), json.dumps(status))
+    sys.stdout.write(json.dumps(status))
+    return 0
+
+
+def list_servers(base: str) -> int:
+    """The status of every server in ``base``, with ``alive`` (supervised) and ``orphans`` (pids)."""
+    found = []
+    for name in sorted(os.listdir(base)) if os.path.isdir(base) else ():
+        try:
+            status = json.loads(read_text(os.path.join(base, name, STATUS)))
+            alive = is_supervised(status)
+            left = [] if alive else [process.pid for process in orphans(status)]
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            continue
+        found.append({**status, "name": name, "alive": alive, "orphans": left})
+    sys.stdout.write(json.dumps({"servers": found}))
+    return 0
+
+
+def forget(folder: str) -> int:
+    """Removes the record of a server that has ended. Its log stays."""
+    try:
+        status = json.loads(read_text(os.path.join(folder, STATUS)))
+        if (is_supervised(status) and status["state"] != "ended") or orphans(status):
+            return refuse(f"{folder}: its server has not ended", errno.EBUSY)
+    except (OSError, ValueError, KeyError):
+        pass
+    for name in (STATUS, SOCKET, "spec.json", "supervisor.log"):
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+    sys.stdout.write("{}")
+    return 0
+
+
+def main(words: list[str]) -> int:
+    commands = {"start": start, "connect": connect, "sweep": sweep, "list": list_servers, "forget": forget}
+    if words == ["facts"]:
+        sys.stdout.write(json.dumps(host_facts(json.load(sys.stdin))))
+        return 0
+    if len(words) != 2 or words[0] not in commands:
+        sys.stderr.write(f"usage: supervisor.py {'|'.join(commands)} FOLDER, or supervisor.py facts\n")
+        return 2
+    return commands[words[0]](os.path.expanduser(words[1]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,205 @@
+"""Warm-up and measurement of a server that runs, at every load point."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from spectune.bench.client import StreamingClient
+from spectune.bench.load import run_load
+from spectune.bench.prompts import warmup_prompts
+from spectune.bench.tokens import tokenize_outputs
+from spectune.bench.warmup import warm_up
+from spectune.domain.measurement import LoadResult, RequestRecord, ServerCounters
+from spectune.domain.workload import LoadPoint, Workload
+from spectune.engines.adapter import EngineAdapter
+from spectune.errors import EnvironmentFailed, TransportError
+from spectune.hosts.supervised import SupervisedServer
+from spectune.server.phases import PhaseClock
+from spectune.store.study_dir import TrialDir
+from spectune.transport import HttpClient
+
+_MAX_INTERRUPTIONS = 5
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A server to measure: ours, or one that was already running."""
+
+    base_url: str
+    model: str
+    adapter: EngineAdapter
+    api_key: str | None = None
+    may_flush: bool = True
+    """Emptying the prefix cache of a server that others use would disturb them."""
+
+
+class Measurement:
+    """Measures point after point; finished ones are appended to ``loads``, also one that ``stop`` cut short."""
+
+    def __init__(
+        self,
+        server: Measured,
+        *,
+        workload: Workload,
+        warmup_requests: int,
+        loads: list[LoadResult],
+        clock: PhaseClock,
+        on_request: Callable[[int, int], None],
+        directory: TrialDir | None = None,
+        link: SupervisedServer | None = None,
+    ) -> None:
+        self._server = server
+        self._workload = workload
+        self._warmup_requests = warmup_requests
+        self._loads = loads
+        self._clock = clock
+        self._on_request = on_request
+        self._directory = directory
+        self._link = link
+        self._stopped = False
+        self._cut = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ends the measurement within moments; what was measured is kept."""
+        self._stopped = True
+        self._cut.set()
+
+    async def run(self) -> None:
+        server, workload = self._server, self._workload
+        async with HttpClient(server.base_url, api_key=server.api_key) as http:
+            client = StreamingClient(
+                http,
+                adapter=server.adapter,
+                model=server.model,
+                api=workload.api,
+                request_timeout_s=workload.request_timeout_s,
+            )
+            for index, load in enumerate(workload.loads):
+                await self._point(http, client, index, load)
+                if self._stopped:
+                    return
+
+    async def _point(self, http: HttpClient, client: StreamingClient, index: int, load: LoadPoint) -> None:
+        """One load point; from the beginning again if the connection to the host dropped meanwhile."""
+        for _ in range(_MAX_INTERRUPTIONS):
+            result = await self._try_point(http, client, index, load)
+            if result is not None:
+                self._loads.append(result)
+                self._record()
+            if result is not None or self._stopped:
+                return
+            self._record()  # without what was just thrown away
+            assert self._link is not None
+            await self._link.until_connected()
+        raise EnvironmentFailed(
+            f"the connection to the host dropped {_MAX_INTERRUPTIONS} times during one load point; "
+            "measure over a steadier one, or run spectune on the host"
+        )
+
+    async def _try_point(
+        self, http: HttpClient, client: StreamingClient, index: int, load: LoadPoint
+    ) -> LoadResult | None:
+        """The result, or ``None`` if the connection dropped."""
+        server, workload = self._server, self._workload
+        if not self._stopped:
+            self._cut.clear()
+        guard = asyncio.create_task(self._cut_on_drop())
+        try:
+            self._clock.enter("warm-up")
+            await self._unless_cut(self._warm_up(http, client, load))
+            if self._cut.is_set():
+                return None
+            self._clock.enter("measure")
+            result = await run_load(
+                client,
+                workload=workload,
+                load=load,
+                read_counters=counter_reader(http, server.adapter),
+                on_record=self._keeper(index),
+                stop=self._cut,
+            )
+            if guard.done() and not self._stopped:
+                return None
+            if self._stopped:
+                return result.model_copy(update={"cut_short": True})
+            self._clock.close()
+            return await tokenize_outputs(http, server.adapter, server.model, result)
+        finally:
+            guard.cancel()
+
+    async def _warm_up(self, http: HttpClient, client: StreamingClient, load: LoadPoint) -> None:
+        await warm_up(
+            client,
+            warmup_prompts(),
+            load=load,
+            count=self._warmup_requests,
+            sampling=self._workload.sampling,
+        )
+        if self._server.may_flush:
+            await flush_prefix_cache(http, self._server.adapter)
+
+    async def _unless_cut(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs ``work`` to its end, or until the measurement is cut."""
+        working, cut = asyncio.ensure_future(work), asyncio.ensure_future(self._cut.wait())
+        try:
+            await asyncio.wait((working, cut), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            for task in (working, cut):
+                task.cancel()
+            await asyncio.gather(working, cut, return_exceptions=True)
+
+    async def _cut_on_drop(self) -> None:
+        if self._link is None:
+            await asyncio.Event().wait()
+        assert self._link is not None
+        await self._link.dropped.wait()
+        self._cut.set()
+
+    def _keeper(self, index: int) -> Callable[[RequestRecord], None]:
+        total = self._workload.requests_per_load or len(self._workload.prompts)
+        finished = 0
+
+        def keep(record: RequestRecord) -> None:
+            nonlocal finished
+            finished += 1
+            if self._directory is not None:
+                self._directory.append_request(index, record)
+            self._on_request(finished, total)
+
+        return keep
+
+    def _record(self) -> None:
+        if self._directory is not None:
+            self._directory.replace_requests([r.requests for r in self._loads])
+
+
+def counter_reader(
+    http: HttpClient, adapter: EngineAdapter
+) -> Callable[[], Awaitable[ServerCounters | None]]:
+    """Reads the engine's counters; ``None`` where it publishes none."""
+
+    async def read() -> ServerCounters | None:
+        try:
+            reply = await http.request("GET", adapter.metrics_path, timeout_s=10)
+        except TransportError:
+            return None
+        return adapter.read_counters(reply.text) if reply.status == 200 else None
+
+    return read
+
+
+async def flush_prefix_cache(http: HttpClient, adapter: EngineAdapter) -> bool | None:
+    """Empties the prefix cache where the engine can; ``None``: it offers no such call."""
+    call = adapter.flush_call()
+    if call is None:
+        return None
+    try:
+        reply = await http.request(call.method, call.path, body=call.body, timeout_s=30)
+    except TransportError:
+        return False
+    return 200 <= reply.status < 300

@@ -1,0 +1,127 @@
+"""Is the host fit for a launch? What holds the port, the GPUs, the disk, the memory; nothing of it is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spectune.domain.findings import Evidence, Finding
+from spectune.errors import LaunchRefused
+from spectune.hosts.facts import Gpu, GpuHolder, HostFacts
+from spectune.hosts.host import Host
+
+_MIB = 1 << 20
+_MIN_DISK_BYTES = 256 * _MIB
+_MIN_SHM_BYTES = 64 * _MIB
+_BUSY_MIB = 256
+"""A process that holds more of a GPU than a driver context needs is using it."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The host as it was before the launch."""
+
+    facts: HostFacts
+    findings: tuple[Finding, ...] = ()
+
+
+async def admit(
+    host: Host,
+    *,
+    subject: str,
+    port: int,
+    paths: Sequence[str],
+    env: Mapping[str, str],
+    needed_bytes: int | None = None,
+    allow_busy_gpus: bool = False,
+) -> Admission:
+    """Raises ``LaunchRefused`` if the launch could not succeed, or would disturb another's work.
+
+    ``env`` is the server's: it says which GPUs it will use. ``needed_bytes`` is
+    the size of its model files.
+    """
+    facts = await host.facts(ports=[port], paths=paths, gpus=True)
+    owner = facts.port_owners.get(port)
+    if owner is not None:
+        raise LaunchRefused(
+            f"port {port} on {host.name} is taken by {owner}; it was left alone. "
+            "Choose another port, or end that program yourself"
+        )
+    if not allow_busy_gpus:
+        _refuse_busy_gpus(facts, env)
+    for path, free in facts.disk_free_bytes.items():
+        if free is not None and free < _MIN_DISK_BYTES:
+            raise LaunchRefused(
+                f"{path} on {host.name} has {free // _MIB} MiB left; logs and records need {_MIN_DISK_BYTES // _MIB} "
+                "MiB: make room, then run again"
+            )
+    return Admission(facts, tuple(_doubts(facts, subject=subject, needed_bytes=needed_bytes)))
+
+
+def _refuse_busy_gpus(facts: HostFacts, env: Mapping[str, str]) -> None:
+    visible = {gpu.uuid: gpu for gpu in visible_gpus(facts.gpus or (), env)}
+    busy = [
+        holder
+        for holder in facts.gpu_holders
+        if holder.gpu_uuid in visible and (holder.used_mib is None or holder.used_mib >= _BUSY_MIB)
+    ]
+    if busy:
+        lines = [f"  GPU {visible[h.gpu_uuid].index}: {_holder(h)}" for h in busy]
+        raise LaunchRefused(
+            "GPUs that this launch would use are held by other processes; they were left alone:\n"
+            + "\n".join(lines)
+            + "\nWait until they are gone, choose other GPUs with CUDA_VISIBLE_DEVICES, or set "
+            "engine.allow_busy_gpus: true"
+        )
+
+
+def _holder(holder: GpuHolder) -> str:
+    used = "an unknown amount" if holder.used_mib is None else f"{holder.used_mib} MiB"
+    return f"pid {holder.pid} holds {used} ({holder.command})"
+
+
+def visible_gpus(gpus: Sequence[Gpu], env: Mapping[str, str]) -> list[Gpu]:
+    """The devices that ``CUDA_VISIBLE_DEVICES`` leaves: by index or by (the beginning of) the uuid."""
+    wanted = env.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return list(gpus)
+    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    return [
+        gpu
+        for gpu in gpus
+        if any(name == str(gpu.index) or (len(name) > 3 and gpu.uuid.startswith(name)) for name in names)
+    ]
+
+
+def _doubts(facts: HostFacts, *, subject: str, needed_bytes: int | None) -> list[Finding]:
+    found = []
+    available = facts.available_bytes
+    on_cpu = not facts.gpus
+    if on_cpu and needed_bytes is not None and available is not None and needed_bytes > available:
+        found.append(
+            Finding(
+                code="host-memory-short",
+                severity="warning",
+                subject=subject,
+                message="the model files are larger than the memory that is free",
+                evidence=(
+                    Evidence(source="model files", detail=f"{needed_bytes // _MIB} MiB"),
+                    Evidence(source="available memory", detail=f"{available // _MIB} MiB"),
+                ),
+                effect="loading will read from disk again and again, or be killed for lack of memory",
+                remedy="end other programs, or serve a smaller or more quantised model",
+            )
+        )
+    if facts.shm_free_bytes is not None and facts.shm_free_bytes < _MIN_SHM_BYTES:
+        found.append(
+            Finding(
+                code="shared-memory-short",
+                severity="warning",
+                subject=subject,
+                message=f"/dev/shm has {facts.shm_free_bytes // _MIB} MiB left",
+                evidence=(Evidence(source="/dev/shm", detail=f"{facts.shm_free_bytes} bytes free"),),
+                effect="workers that exchange tensors there die of SIGBUS (exit code -7)",
+                remedy="remove what fills it, or give the container more: --shm-size 16g, or --ipc host",
+            )
+        )
+    return found
