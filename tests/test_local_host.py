@@ -272,7 +272,7 @@ def test_shared_memory_that_a_killed_server_leaves_is_removed_and_others_stays(t
         other.unlink()
 
 
-def test_a_port_that_stays_open_after_the_stop_is_not_proven(tmp_path: Path) -> None:
+def test_a_strangers_port_is_told_from_one_that_a_container_left_open(tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as listener:
@@ -288,8 +288,13 @@ def test_a_port_that_stays_open_after_the_stop_is_not_proven(tmp_path: Path) -> 
             stranger = await server.stranger_on(port)
             assert stranger is not None
             assert stranger.pid == os.getpid()
+            proof = await server.stop(grace_s=5)
+            assert proof.ports_closed == ()
+            assert proof.ports_taken[0].startswith(f"{port} by pid {os.getpid()} (")
+            spec = ServerSpec(argv=python("import time; time.sleep(600)"), ports=[port], strict_ports=True)
+            container = await host.start(spec, log_path=log)
             with pytest.raises(TeardownUnproven, match=f"port {port}, held by pid {os.getpid()}"):
-                await server.stop(grace_s=5)
+                await container.stop(grace_s=5)
 
         run(tmp_path, scenario)
 

@@ -7,6 +7,7 @@
     │   └── StudyFileError      several problems, each with its line
     ├── EnvironmentFailed   the machine, the network, an engine that is not there; exit code 3
     │   ├── LaunchRefused       the host is not fit for the launch: port, GPU, disk or memory; nothing was started
+    │   │   └── PortTaken           somebody else listens on the port
     │   ├── ServerDied          the server process ended; carries exit code, phase and log tail
     │   ├── ServerNotReady      alive, but no generation in time
     │   │   └── ServerStuck         alive, but without any sign of life
@@ -65,7 +66,7 @@ class EnvironmentFailed(SpectuneError):
 
 
 class ServerDied(EnvironmentFailed):
-    """The server process ended.
+    """The server process ended, or one that it cannot serve without.
 
     ``exit_code_of_server`` is negative for a signal, as in ``subprocess``.
     ``log_tail`` holds the last lines of its output.
@@ -75,8 +76,8 @@ class ServerDied(EnvironmentFailed):
         self,
         *,
         exit_code_of_server: int | None,
-        after_s: float,
-        phase: str,
+        after_s: float | None,
+        phase: str | None,
         log_tail: Sequence[str],
         cause: str | None,
         remedy: str | None = None,
@@ -88,7 +89,7 @@ class ServerDied(EnvironmentFailed):
         self.log_tail = tuple(log_tail)
         self.cause = cause
         self.remedy = remedy
-        lines = [f"server exited with code {exit_code_of_server} after {after_s:.1f} s, while {phase}"]
+        lines = [_ending(exit_code_of_server, after_s, phase)]
         if cause:
             lines.append(f"  {cause}")
         else:
@@ -102,6 +103,16 @@ class ServerDied(EnvironmentFailed):
 
 class LaunchRefused(EnvironmentFailed):
     """The host is not fit for a launch; nothing was started and nothing of others was touched."""
+
+
+def _ending(code: int | None, after_s: float | None, phase: str | None) -> str:
+    how = "server ended" if code is None else f"server exited with code {code}"
+    after = "" if after_s is None else f" after {after_s:.1f} s"
+    return f"{how}{after}{f', while {phase}' if phase else ''}"
+
+
+class PortTaken(LaunchRefused):
+    """Somebody else listens on the port; it was left alone."""
 
 
 class ServerNotReady(EnvironmentFailed):

@@ -18,7 +18,7 @@ from spectune.domain.trial import StopProof
 from spectune.embedded.models import data_home
 from spectune.engines.adapter import Command
 from spectune.engines.registry import adapter_for
-from spectune.errors import BadInput, LaunchRefused, ServerDied, SpectuneError
+from spectune.errors import BadInput, LaunchRefused
 from spectune.hosts.choose import LOCAL, host_called
 from spectune.hosts.facts import ServerStatus
 from spectune.hosts.host import Host, new_server_id
@@ -29,6 +29,7 @@ from spectune.runner.ports import PortPool
 from spectune.runner.study import fetch_models
 from spectune.runner.trial import ModelPaths, launch_plan
 from spectune.server.admission import admit
+from spectune.server.death import died_before
 from spectune.server.detect import detect_engine, served_model
 from spectune.server.lifecycle import (
     LaunchPlan,
@@ -189,9 +190,9 @@ async def _up(host: Host, wanted: _Wanted, args: argparse.Namespace) -> ServerSt
 async def _wait(host: Host, server_id: str, timeout_s: float | None) -> ServerStatus:
     async with host:
         status = await _status_of(host, server_id)
-        if status.state != "running":
-            raise _has_ended(status)
         adapter = adapter_for(str(status.about.get("engine")))
+        if status.state != "running":
+            raise died_before(status, adapter)
         plan = LaunchPlan(
             command=Command(argv=()),
             adapter=adapter,
@@ -242,21 +243,6 @@ def _named(servers: Sequence[ServerStatus], server_id: str) -> ServerStatus:
             return server
     known = ", ".join(s.server_id for s in servers) or "none"
     raise BadInput(f"no server {server_id!r}; known: {known} (see `spectune ps`)")
-
-
-def _has_ended(status: ServerStatus) -> SpectuneError:
-    reason = (
-        "the server has ended" if status.ended is None else f"the server has ended: {status.ended.reason}"
-    )
-    return ServerDied(
-        exit_code_of_server=None if status.ended is None else status.ended.exit_code,
-        after_s=0.0,
-        phase="running",
-        log_tail=(),
-        cause=reason,
-        remedy=f"`spectune down {status.server_id}` removes its record",
-        log_path=status.log_path,
-    )
 
 
 async def _adopt(wanted: _Wanted, port: int) -> None:

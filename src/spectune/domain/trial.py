@@ -51,12 +51,27 @@ class StopProof(Record):
     no_child_left: bool | None = None
     """Said by the kernel to a subreaper; ``None`` where there is none (another system, or a killed supervisor)."""
     ports_closed: tuple[int, ...] = ()
+    ports_taken: tuple[str, ...] = ()
+    """Its ports on which a stranger listens by now."""
     segments_seen: int | None = None
     """Shared-memory segments that the server held."""
     segments_removed: tuple[str, ...] = ()
     """Those it had left behind."""
     gpu: str = "not asked"
     """``no GPU``, or the memory in use on each before and after."""
+
+
+class SoakResult(Record):
+    """The best arm under load for a long time; it ended early if ``ran_s`` is less than ``asked_s``."""
+
+    asked_s: float
+    ran_s: float
+    num_requests: int
+    num_failed: int
+    first_tok_per_s: float | None
+    """All output tokens per second, in the first quarter of the time."""
+    last_tok_per_s: float | None
+    """The same, in the last quarter."""
 
 
 class Trial(Record):
@@ -84,6 +99,8 @@ class Trial(Record):
     """The server had been started by an earlier run of this study; its start-up phases were not seen."""
     failure: Failure | None = None
     loads: tuple[LoadResult, ...] = ()
+    soak: SoakResult | None = None
+    """Set for the one trial that is not compared: the long run of the best arm."""
     findings: tuple[Finding, ...] = ()
     simulated: bool = False
     """True for the scripted fake engine: never a measurement."""

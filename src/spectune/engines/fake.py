@@ -14,6 +14,7 @@ from spectune.domain.trial import ServerFacts
 from spectune.domain.workload import Sampling
 from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat
 from spectune.engines.bodies import as_counts, as_dict, as_int, token_list
+from spectune.engines.causes import known_cause
 from spectune.engines.fake_options import METHODS, PHASE_LINES, build_parser
 from spectune.engines.flags import flag_args
 from spectune.engines.prometheus import parse_metrics, read_spec_counters
@@ -77,7 +78,8 @@ class FakeAdapter:
     def cause_of_death(self, log_tail: Sequence[str]) -> Cause | None:
         for line in reversed(log_tail):
             if _ERROR_LINE.fullmatch(line.strip()):
-                return Cause(line.strip())
+                known = known_cause([line])
+                return Cause(line.strip(), known.remedy if known is not None else None)
         return None
 
     def request_fields(self, sampling: Sampling) -> dict[str, Any]:

@@ -14,7 +14,14 @@ from spectune.engines.fake_generation import Generation, Question, read_question
 from spectune.engines.fake_script import tokenize
 from spectune.engines.fake_state import ServerState
 
-_REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
@@ -90,9 +97,10 @@ class FakeHttp(asyncio.Protocol):
     def _answer_small(self, method: bytes, path: str, body: bytes) -> None:
         state = self._state
         if path == "/health":
-            self._reply(200 if state.is_ready else 503, {"status": "ok" if state.is_ready else "loading"})
+            healthy = state.is_ready and state.num_requests != state.options.fail_request
+            self._reply(200 if healthy else 503, {"status": "ok" if healthy else "loading"})
         elif path == "/v1/models":
-            entry = {"id": state.options.model, "object": "model", "owned_by": "fake"}
+            entry = {"id": state.model, "object": "model", "owned_by": "fake"}
             self._reply(200, {"object": "list", "data": [entry]})
         elif path == "/server_info":
             self._reply(200, state.server_info())
@@ -113,6 +121,12 @@ class FakeHttp(asyncio.Protocol):
         state.num_requests += 1
         if not state.is_ready:
             self._reply_error(503, "the model is still loading")
+            return
+        if state.options.fail_generation or state.num_requests == state.options.fail_request:
+            self._reply_error(500, "scripted failure")
+            return
+        if state.num_requests == state.options.fatal_line_at_request:
+            state.stop_serving()
             return
         body = _read_json(raw)
         request_id = f"fake-{next(state.request_ids)}"
@@ -160,7 +174,7 @@ class FakeHttp(asyncio.Protocol):
         kind = "chat.completion.chunk" if question.is_chat else "text_completion"
         opening = '{"delta":{"content":"' if question.is_chat else '{"text":"'
         closing = '"},' if question.is_chat else '",'
-        model = json.dumps(self._state.options.model)
+        model = json.dumps(self._state.model)
         head = f'data: {{"id":"{question.request_id}","object":"{kind}","created":0,"model":{model},'
         self._chunk_head = f'{head}"choices":[{opening}'.encode()
         self._chunk_tail = f'{closing}"index":0,"logprobs":null,"finish_reason":null}}]'.encode()
@@ -216,7 +230,7 @@ class FakeHttp(asyncio.Protocol):
         kind = "chat.completion.chunk" if question.is_chat else "text_completion"
         if question.is_chat and not question.is_stream:
             kind = "chat.completion"
-        return {"id": question.request_id, "object": kind, "created": 0, "model": self._state.options.model}
+        return {"id": question.request_id, "object": kind, "created": 0, "model": self._state.model}
 
     def _chunk(self, delta: dict[str, Any]) -> dict[str, Any]:
         assert self._generation is not None

@@ -39,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     serving.add_argument("--host", default="127.0.0.1")
     serving.add_argument("--port", type=int, default=0, help="0: any free port, printed when bound")
     serving.add_argument("--model", default="fake-model")
+    serving.add_argument("--served-model-suffix", default="", help="what its model's name has more, unasked")
     serving.add_argument("--api-key", default=None, help="answer 401 without this bearer token")
     serving.add_argument("--no-prefix-caching", action="store_true")
     serving.add_argument("--enforce-eager", action="store_true", help="no graph capture phase")
@@ -55,6 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     speculation.add_argument(
         "--effective-num-draft-tokens", type=int, default=None, help="what the server really runs, unasked"
     )
+    speculation.add_argument("--effective-method", choices=METHODS, default=None, help="what it really runs")
     speculation.add_argument("--no-request-acceptance", action="store_true", help="counters only")
     speculation.add_argument(
         "--zero-spec-metrics", action="store_true", help="counters at 0 without speculation"
@@ -94,7 +96,33 @@ def build_parser() -> argparse.ArgumentParser:
     faults.add_argument("--exit-code", type=int, default=1)
     faults.add_argument("--ignore-sigterm", action="store_true")
     faults.add_argument("--hang-generation", action="store_true", help="healthy, but no token ever comes")
-    faults.add_argument("--spawn-child", choices=("group", "session"), default=None, nargs="?", const="group")
+    faults.add_argument(
+        "--spawn-child",
+        choices=("group", "session", "renamed", "hidden", "quiet"),
+        default=None,
+        nargs="?",
+        const="group",
+        help="one that outlives the server",
+    )
+    faults.add_argument("--die-in", choices=tuple(PHASE_LINES), default=None, help="as this phase begins")
+    faults.add_argument("--hang-in", choices=tuple(PHASE_LINES), default=None, help="silent from then on")
+    faults.add_argument("--talk-in", choices=tuple(PHASE_LINES), default=None, help="prints for ever")
+    faults.add_argument("--die-after-ready-s", type=float, default=None)
+    faults.add_argument("--die-at-shutdown", action="store_true")
+    faults.add_argument("--shutdown-delay-s", type=float, default=0.0)
+    faults.add_argument("--fail-generation", action="store_true", help="healthy, but every request gets 500")
+    faults.add_argument("--fail-request", type=int, default=None, help="request N, and /health meanwhile")
+    faults.add_argument(
+        "--fatal-line-at-request", type=int, default=None, help="then serves no more, but lives"
+    )
+    faults.add_argument(
+        "--fatal-line", default="ERROR:    [Errno 98] error while attempting to bind on address"
+    )
+    faults.add_argument("--print-mb", type=int, default=0)
+    faults.add_argument("--print-junk", action="store_true", help="no UTF-8, escapes, a very long line")
+    faults.add_argument("--shm-segment", default=None, help="a name in /dev/shm")
+    faults.add_argument("--zombie", action="store_true", help="a child that ended and is never collected")
+    faults.add_argument("--events", default=None, help="a file for the times of ready, death and hang")
     return parser
 
 
@@ -105,7 +133,7 @@ def speculation_of(options: argparse.Namespace) -> Speculation:
     num_draft_tokens = asked if effective is None else effective
     accept: tuple[float, ...] = options.accept
     padded = (*accept, *(accept[-1:] * num_draft_tokens))[:num_draft_tokens]
-    return Speculation(options.method, num_draft_tokens, padded)
+    return Speculation(options.effective_method or options.method, num_draft_tokens, padded)
 
 
 def parse_accept(text: str) -> tuple[float, ...]:

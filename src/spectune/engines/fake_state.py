@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from spectune.engines.fake_faults import say, stamp
 from spectune.engines.fake_generation import Counters, Generation, Question, Speed
 from spectune.engines.fake_options import Speculation
 from spectune.engines.fake_script import PrefixCache
@@ -26,11 +26,13 @@ class ServerState:
         counters: Counters,
     ) -> None:
         self.options = options
+        self.model: str = options.model + options.served_model_suffix
         self.speculation = speculation
         self.die = die
         self.counters = counters
         self.counters.acceptance.histogram = [0] * (speculation.num_draft_tokens + 1)
         self.is_ready = False
+        self.on_stop_serving: Callable[[], None] = lambda: None
         self.num_requests = 0
         self.aborts: set[Callable[[], None]] = set()
         self.prefix_cache = PrefixCache()
@@ -67,8 +69,14 @@ class ServerState:
     def log_request(self, event: str) -> None:
         """Prints ``request started`` or ``request ended``, if asked to: for who watches from outside."""
         if self.options.log_requests:
-            sys.stdout.write(f"request {event}\n")
-            sys.stdout.flush()
+            say(f"request {event}")
+
+    def stop_serving(self) -> None:
+        """Says a line that ends an engine's service, closes every socket, and lives on."""
+        stamp(self.options, "death")
+        say(self.options.fatal_line)
+        self.on_stop_serving()
+        self.abort_all()
 
     def abort_all(self) -> None:
         for abort in list(self.aborts):
@@ -77,7 +85,7 @@ class ServerState:
     def metrics_text(self) -> str:
         """Prometheus text under vLLM's names; the speculation families only if there is speculation."""
         counters = self.counters
-        model = self.options.model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        model = self.model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         labels = f'engine="0",model_name="{model}"'
         rows: list[tuple[str, str, int]] = [
             ("vllm:num_requests_running", labels, counters.num_running),
@@ -105,9 +113,9 @@ class ServerState:
         options = self.options
         return {
             "version": "1.0",
-            "model": options.model,
-            "method": options.method,
-            "draft_model": options.draft_model,
+            "model": self.model,
+            "method": self.speculation.method,
+            "draft_model": options.draft_model if self.speculation.is_on else None,
             "num_draft_tokens": self.speculation.num_draft_tokens if self.speculation.is_on else None,
             "num_steps": options.num_steps,
             "topk": options.topk,

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from spectune.domain.trial import StopProof
 from spectune.errors import EnvironmentFailed
 from spectune.hosts.channel import Channel
-from spectune.hosts.facts import HostFacts, ServerStatus, read_host_facts, read_server_status
+from spectune.hosts.facts import Ended, HostFacts, ServerStatus, read_host_facts, read_server_status
 from spectune.hosts.supervised import SupervisedServer, stop_proof
 
 
@@ -26,6 +26,8 @@ class ServerSpec:
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     ports: Sequence[int] = ()
+    strict_ports: bool = False
+    """Whether any listener there afterwards counts as left: a container's port is held outside the process tree."""
     lease_s: float | None = 30.0
     """``None``: it serves until it is told to stop."""
     label: Mapping[str, Any] = field(default_factory=dict)
@@ -77,7 +79,11 @@ class Host:
         self.shares_files = shell.shares_files
 
     async def __aenter__(self) -> Host:
-        await self._shell.reconnect()
+        try:
+            await self._shell.reconnect()
+        except BaseException:
+            await self._shell.aclose()
+            raise
         return self
 
     async def __aexit__(
@@ -111,6 +117,7 @@ class Host:
         """Starts a server beside a supervisor of its own; its log grows at ``log_path`` (absolute) here."""
         server_id = server_id or new_server_id()
         log_path.parent.mkdir(parents=True, exist_ok=True)
+        log_start = log_path.stat().st_size if log_path.exists() else 0  # noqa: ASYNC240
         wanted = {
             **asdict(spec),
             "argv": list(spec.argv),
@@ -122,7 +129,7 @@ class Host:
         if "error" in status:
             await self.forget(server_id)
             raise EnvironmentFailed(f"cannot start {spec.argv[0]!r}: {status['error']}")
-        server = SupervisedServer(self, server_id, status, log_path=log_path)
+        server = SupervisedServer(self, server_id, status, log_path=log_path, log_start=log_start)
         await server.connect()
         return server
 
@@ -157,14 +164,16 @@ class Host:
         """Removes the record of a server that has ended."""
         await self._ask(["forget", self._folder(server_id)], {}, timeout_s=30)
 
-    async def supervisor_is_gone(self, server_id: str) -> bool:
-        """Whether the host can be asked and says that the server's supervisor is no longer alive."""
+    async def last_words(self, server_id: str) -> Ended | None:
+        """How a server ended whose supervisor is no longer alive; ``None`` if it is, or cannot be asked."""
         try:
-            return all(
-                s.state in ("ended", "orphaned") for s in await self.servers() if s.server_id == server_id
-            )
+            mine = [s for s in await self.servers() if s.server_id == server_id]
         except EnvironmentFailed:
-            return False
+            return None
+        if mine and mine[0].state not in ("ended", "orphaned"):
+            return None
+        known = mine[0].ended if mine else None
+        return known or Ended(reason="its supervisor was killed", exit_code=None)
 
     def patience_s(self, lease_s: float | None) -> float:
         """How long to try to reconnect: until the supervisor has ended the server by itself, at most."""

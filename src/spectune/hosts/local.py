@@ -61,6 +61,14 @@ def local_host(home: Path) -> Host:
     return Host(LocalShell(home))
 
 
+class CommandFailed(EnvironmentFailed):
+    """A program ended with another code than 0; ``code`` is that."""
+
+    def __init__(self, message: str, *, code: int | None) -> None:
+        self.code = code
+        super().__init__(message)
+
+
 async def run_command(argv: Sequence[str], *, stdin: bytes, timeout_s: float, what: str) -> bytes:
     """A program's output (no shell); raises ``EnvironmentFailed`` with its last words if it fails."""
     try:
@@ -84,5 +92,7 @@ async def run_command(argv: Sequence[str], *, stdin: bytes, timeout_s: float, wh
             await process.wait()
     if process.returncode != 0:
         words = errors.decode(errors="replace").strip().splitlines()[-3:]
-        raise EnvironmentFailed(f"{what}: exit code {process.returncode}: {' | '.join(words)}")
+        raise CommandFailed(
+            f"{what}: exit code {process.returncode}: {' | '.join(words)}", code=process.returncode
+        )
     return output

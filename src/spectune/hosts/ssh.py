@@ -29,11 +29,15 @@ from typing import Any
 from spectune.errors import BadInput, EnvironmentFailed, HostUnreachable
 from spectune.hosts import supervisor
 from spectune.hosts.host import Host
-from spectune.hosts.local import run_command
+from spectune.hosts.local import CommandFailed, run_command
 
 COMMAND_VARIABLE = "SPECTUNE_SSH_COMMAND"
 _DESTINATION = re.compile(r"(?:ssh://)?[A-Za-z0-9_][A-Za-z0-9_.@:%\[\]-]*")
 _CONNECT_S = 30.0
+_SSH_FAILED = 255
+"""The client's own exit code for a connection that failed."""
+_RETRY_AFTER_S = (0.2, 1.0, 3.0, 6.0)
+"""Every command of the supervisor may be given twice: a dropped connection does not tell whether it arrived."""
 _LINE_LIMIT = 1 << 22
 _MIN_PYTHON = (3, 9)
 _BOOTSTRAP = """
@@ -84,13 +88,19 @@ class SshShell:
         self._lock = asyncio.Lock()
 
     async def run(self, words: Sequence[str], *, stdin: bytes, timeout_s: float) -> bytes:
-        await self.reconnect()
         what = f"{self.name}: supervisor.py {words[0]}"
-        # `list` of a host that was just met: its folder is known only now
-        named = [self.servers if word == "" else word for word in words]
-        return await self._on_remote(
-            [self._python_file(), *named], stdin=stdin, timeout_s=timeout_s, what=what
-        )
+        for wait_s in (*_RETRY_AFTER_S, None):
+            try:
+                await self.reconnect()
+                return await self._on_remote(
+                    [self._python_file(), *words], stdin=stdin, timeout_s=timeout_s, what=what
+                )
+            except (HostUnreachable, CommandFailed) as error:
+                dropped = isinstance(error, HostUnreachable) or error.code == _SSH_FAILED
+                if not dropped or wait_s is None:
+                    raise
+                await asyncio.sleep(wait_s)
+        raise AssertionError
 
     async def open_channel(self, folder: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         await self.reconnect()
@@ -259,12 +269,19 @@ def _forwarding(local: int, port: int) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ends a client of ours; its pipes are closed with it."""
+    if process.stdin is not None:
+        process.stdin.close()
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
-        try:
-            async with asyncio.timeout(5):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
+    try:
+        async with asyncio.timeout(5):
             await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                await pipe.read()  # to its end, so that the transport is let go of

@@ -26,11 +26,15 @@ class SupervisedServer:
     ``dropped`` is set while the connection is down; what was measured across a drop is worth nothing.
     """
 
-    def __init__(self, host: Host, server_id: str, status: dict[str, Any], *, log_path: Path) -> None:
+    def __init__(
+        self, host: Host, server_id: str, status: dict[str, Any], *, log_path: Path, log_start: int = 0
+    ) -> None:
         self.host = host
         self.server_id = server_id
         self.log_path = log_path
         """Here, on this machine."""
+        self.log_start = log_start
+        """Where in it this server's part begins: earlier tries of a trial write to the same file."""
         self.leader_pid: int = status["leader"][0]
         self.marker: str = status["marker"]
         self.lease_s: float | None = status["lease_s"]
@@ -42,6 +46,7 @@ class SupervisedServer:
         self._mirrored = 0
         self._channel: Channel | None = None
         self._connected = asyncio.Event()
+        self._given_up = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
 
@@ -132,11 +137,16 @@ class SupervisedServer:
 
     async def _request(self, do: str, *, timeout_s: float = 15.0, **fields: Any) -> dict[str, Any]:
         patience_s = min(timeout_s, self.lease_s or timeout_s)
-        try:
-            async with asyncio.timeout(patience_s):
-                await self._connected.wait()
-        except TimeoutError:
-            raise HostUnreachable(f"{self.host.name}: the supervisor cannot be reached") from None
+        if not self._connected.is_set():
+            waiting = [
+                asyncio.ensure_future(self._connected.wait()),
+                asyncio.ensure_future(self._given_up.wait()),
+            ]
+            await asyncio.wait(waiting, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+        if not self._connected.is_set():
+            raise HostUnreachable(f"{self.host.name}: the supervisor cannot be reached")
         assert self._channel is not None
         return await self._channel.request(do, timeout_s=timeout_s, **fields)
 
@@ -179,6 +189,7 @@ class SupervisedServer:
             self._connected.clear()
             self.dropped.set()
             if not await self._reconnect():
+                self._given_up.set()
                 return
 
     async def _reconnect(self) -> bool:
@@ -192,14 +203,14 @@ class SupervisedServer:
                 return True
             except EnvironmentFailed as error:
                 reason = str(error)
-                if await self.host.supervisor_is_gone(self.server_id):
-                    break
+                ended = await self.host.last_words(self.server_id)
+                if ended is not None:
+                    if not self.ended.done():
+                        self.ended.set_result(ended)
+                    return False
                 await asyncio.sleep(_RETRY_S)
         if not self.ended.done():
-            if await self.host.supervisor_is_gone(self.server_id):
-                self.ended.set_result(Ended(reason="its supervisor was killed", exit_code=None))
-            else:
-                self.ended.set_exception(HostUnreachable(f"{self.host.name}: {reason}"))
+            self.ended.set_exception(HostUnreachable(f"{self.host.name}: {reason}"))
         return False
 
     async def _mirror(self) -> None:
@@ -239,6 +250,7 @@ def stop_proof(proof: dict[str, Any]) -> StopProof:
         killed=tuple(proof["killed"]),
         no_child_left=proof.get("no_child_left"),
         ports_closed=tuple(proof["ports_closed"]),
+        ports_taken=tuple(proof["ports_taken"]),
         segments_seen=proof["segments_seen"],
         segments_removed=tuple(proof["segments_removed"]),
     )

@@ -621,6 +621,8 @@ class Supervisor:
         self.state = "stopping"
         if self.ended is None:
             self.ended = {"code": None, "reason": reason or "stopped", "heard": False}
+            if reason is not None:
+                self.tell({"event": "ended", **self.ended})
         self.note_segments()
         self.stopping = self._stop(grace_s)
         self.next_tick = 0.0
@@ -673,6 +675,7 @@ class Supervisor:
             remaining,
             killed=killed,
             ports=self.ports,
+            strict_ports=bool(self.spec.get("strict_ports")),
             segments=self.segments,
             creators={pid for pid, _ in self.known},
             not_before=self.started_wall,
@@ -700,6 +703,7 @@ class Supervisor:
             "since": self.since,
             "started_at": self.started_wall,
             "ports": self.ports,
+            "strict_ports": bool(self.spec.get("strict_ports")),
             "log_path": self.log_path,
             "lease_s": self.lease_s,
             "label": self.spec.get("label"),
@@ -856,6 +860,7 @@ def prove(
     *,
     killed: dict[int, str],
     ports: list[int],
+    strict_ports: bool,
     segments: dict[str, int],
     creators: set[int],
     not_before: float,
@@ -864,6 +869,8 @@ def prove(
     """What a stop left: ``left`` is empty only if nothing is."""
     left = [f"process {process.pid} ({command_of(process.pid)})" for process in remaining]
     removed: list[str] = []
+    closed: list[int] = []
+    taken: list[str] = []
     if not remaining:
         for removing in (
             remove_segments(segments, not_before=not_before),
@@ -873,13 +880,18 @@ def prove(
             left += [f"shared memory {name}" for name in removing[1]]
         for port in ports:
             owner = port_owner(port)
-            if owner is not None:
-                left.append(f"port {port}, held by pid {owner['pid']} ({owner['command']})")
+            if owner is None:
+                closed.append(port)
+            elif owner["pid"] is None or strict_ports:
+                left.append(f"port {port}, held by pid {owner['pid'] or 'unknown'} ({owner['command']})")
+            else:  # the tree is gone, so whoever listens there was never of it
+                taken.append(f"{port} by pid {owner['pid']} ({owner['command']})")
     return {
         "took_s": took_s,
         "killed": sorted(killed),
         "left": left,
-        "ports_closed": ports,
+        "ports_closed": closed,
+        "ports_taken": taken,
         "segments_seen": len(segments),
         "segments_removed": removed,
     }
@@ -1109,8 +1121,16 @@ def _csv(program: str, query: str) -> list[list[str]]:
 
 
 def start(folder: str) -> int:
-    """Starts a supervisor that outlives us; prints its report, or the reason why there is none."""
+    """Starts a supervisor that outlives us; prints its report, or the reason why there is none.
+
+    Given twice for one folder, it tells of the one that runs.
+    """
     spec = json.load(sys.stdin)
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        text = read_text(os.path.join(folder, STATUS))
+        if json.loads(text)["marker"] == spec["marker"]:
+            sys.stdout.write(text)
+            return 0
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         os.chdir(folder)
@@ -1215,7 +1235,7 @@ def sweep(folder: str) -> int:
         status = json.loads(read_text(os.path.join(folder, STATUS)))
     except (OSError, ValueError) as error:
         return refuse(f"{folder}: no record of a server: {error}")
-    if is_supervised(status):
+    if is_supervised(status) and status["state"] != "ended":
         return refuse(f"{folder}: its supervisor is alive: ask it to stop", errno.EBUSY)
     began = time.monotonic()
     killed: dict[int, str] = {}
@@ -1238,6 +1258,7 @@ def sweep(folder: str) -> int:
         remaining,
         killed=killed,
         ports=list(status.get("ports", ())),
+        strict_ports=bool(status.get("strict_ports")),
         segments=segments,
         creators=creators,
         not_before=float(status.get("started_at", 0)),
@@ -1274,8 +1295,12 @@ def forget(folder: str) -> int:
     """Removes the record of a server that has ended. Its log stays."""
     try:
         status = json.loads(read_text(os.path.join(folder, STATUS)))
-        if (is_supervised(status) and status["state"] != "ended") or orphans(status):
-            return refuse(f"{folder}: its server has not ended", errno.EBUSY)
+        if is_supervised(status):
+            if status["state"] != "ended":
+                return refuse(f"{folder}: its server has not ended", errno.EBUSY)
+            os.kill(int(status["supervisor"][0]), signal.SIGTERM)  # it only waits to be heard
+        elif orphans(status):
+            return refuse(f"{folder}: processes of its server are left", errno.EBUSY)
     except (OSError, ValueError, KeyError):
         pass
     for name in (STATUS, SOCKET, "spec.json", "supervisor.log"):

@@ -19,7 +19,7 @@ from spectune.report.records import ArmSummary, CategorySummary, LoadSummary
 def comparable_trials(study: Study, trials: Sequence[Trial]) -> list[Trial]:
     """Complete trials of the study's present workload: only these can be compared with each other."""
     wanted = study.workload.workload_hash
-    return [t for t in trials if t.status == "complete" and t.workload_hash == wanted]
+    return [t for t in trials if t.status == "complete" and t.soak is None and t.workload_hash == wanted]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def summarize_arms(
     for arm_id, arm in arms.items():
         own = [t for t in trials if t.arm_id == arm_id]
         failures = [t.failure for t in own if t.failure is not None]
-        complete = [t for t in own if t.status == "complete"]
+        complete = [t for t in own if t.status == "complete" and t.soak is None]
         loads = tuple(s for view in views if (s := _summarize_load(view, arm_id)) is not None)
         status = "complete" if complete else own[-1].status if own else "not run"
         summary = ArmSummary(

@@ -18,7 +18,7 @@ def failed_arms(trials: Sequence[Trial]) -> Iterable[Finding]:
     """One finding per arm and cause."""
     grouped: dict[tuple[str, str, str], list[Trial]] = {}
     for trial in trials:
-        if trial.failure is not None:
+        if trial.failure is not None and trial.soak is None:
             key = (trial.arm_id, trial.failure.phase, trial.failure.cause)
             grouped.setdefault(key, []).append(trial)
     for (arm_id, phase, cause), failed in grouped.items():
@@ -63,6 +63,36 @@ def failed_requests(trials: Sequence[Trial]) -> Iterable[Finding]:
             ),
             effect="its speed is that of the requests that succeeded, which may be the easier ones",
             remedy="read the server's log around these requests; raise request_timeout_s if they were slow",
+        )
+
+
+def soaks(trials: Sequence[Trial]) -> Iterable[Finding]:
+    """How the best arm held under load for long: the last try of each arm."""
+    last = {trial.arm_id: trial for trial in trials if trial.soak is not None}
+    for trial in last.values():
+        soak = trial.soak
+        assert soak is not None
+        evidence = [
+            Evidence(source="time", detail=f"{soak.ran_s:.0f} of {soak.asked_s:.0f} s"),
+            Evidence(source="requests", detail=f"{soak.num_requests}, {soak.num_failed} failed"),
+        ]
+        if soak.first_tok_per_s is not None and soak.last_tok_per_s is not None:
+            detail = f"{soak.first_tok_per_s:.1f} in the first quarter, {soak.last_tok_per_s:.1f} in the last"
+            evidence.append(Evidence(source="tok/s, all requests together", detail=detail))
+        held = trial.failure is None and soak.num_failed == 0
+        yield Finding(
+            code="soak-held" if held else "soak-failed",
+            severity="note" if held else "error",
+            subject=trial.arm.name,
+            message=(
+                f"held {soak.ran_s:.0f} s under load"
+                if held
+                else f"failed after {soak.ran_s:.0f} s under load"
+                + (f": {trial.failure.cause}" if trial.failure else f": {soak.num_failed} requests failed")
+            ),
+            evidence=tuple(evidence),
+            effect=None if held else "it was the fastest, and cannot be recommended",
+            remedy=None if held else "read the server's log in the trial's folder; take the next arm",
         )
 
 

@@ -14,6 +14,7 @@ from spectune.report.fault_findings import (
     models_that_differ,
     other_workloads,
     settings_that_differ,
+    soaks,
 )
 from spectune.report.pooling import end_to_end, load_of, pooled_speed
 from spectune.report.records import ArmSummary, LoadSummary
@@ -41,6 +42,7 @@ def all_findings(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummar
     found += changed_lengths(arms)
     found += settings_that_differ(trials)
     found += models_that_differ(trials)
+    found += soaks(trials)
     found += cached_prompts(arms)
     found += foreign_traffic(arms)
     found += client_limits(trials)

@@ -19,7 +19,7 @@ from spectune.domain.measurement import AcceptanceSource
 from spectune.domain.parity import OutputParity
 from spectune.domain.record import Record
 from spectune.domain.statistics import Verdict
-from spectune.domain.trial import Failure, TrialStatus
+from spectune.domain.trial import Failure, SoakResult, StopProof, TrialStatus
 from spectune.domain.workload import LoadPoint, Sampling
 
 REPORT_SCHEMA_VERSION = 1
@@ -139,6 +139,8 @@ class TrialSummary(Record):
     parity_frac: float | None
     hypothesis: Hypothesis
     phases_s: dict[str, float]
+    stop: StopProof | None
+    soak: SoakResult | None
     engine_version: str | None
     model: str | None
     effective: Knobs | None

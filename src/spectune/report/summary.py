@@ -75,6 +75,8 @@ def _summarize_trial(study: Study, trial: Trial, view: PointView | None) -> Tria
         parity_frac=view.parity([trial]).equal_frac if view is not None and comparable else None,
         hypothesis=trial.hypothesis,
         phases_s=trial.phases_s,
+        stop=trial.stop,
+        soak=trial.soak,
         engine_version=server.version if server else None,
         model=server.model if server else None,
         effective=server.effective if server else None,

@@ -22,6 +22,7 @@ from spectune.errors import BadInput, EnvironmentFailed
 from spectune.hosts.choose import LOCAL
 from spectune.hosts.host import Host
 from spectune.report.pooling import end_to_end, pooled_acceptance, pooled_speed, speed_by_prompt
+from spectune.report.summary import summarize
 from spectune.report.write import write_reports
 from spectune.runner.estimate import estimate
 from spectune.runner.events import TrialStart, Watcher
@@ -30,6 +31,8 @@ from spectune.runner.trial import ModelPaths, Place, launch_key, run_trial
 from spectune.server.lifecycle import end_server
 from spectune.store.study_dir import StudyDir
 
+SOAK_REPETITION = -1
+"""A soak is no repetition of the plan."""
 StopReason = Literal["done", "budget", "baseline failed"]
 
 
@@ -56,7 +59,7 @@ async def run_study(
         _check_same_workload(directory, study, trials)
         todo = remaining(study, trials, retry_failed=retry_failed)
         watcher.on_study(study, done=len(study.plan) - len(todo), total=len(study.plan))
-        if not todo:
+        if not todo and arm_to_soak(study, trials) is None:
             write_reports(directory)
             return StudyOutcome("done", 0, tuple(trials))
         async with host:
@@ -96,8 +99,51 @@ async def _run_plan(
         if trial.status == "failed" and planned.arm_id == study.baseline.arm_id and not _any_complete(trials):
             write_reports(directory)
             return StudyOutcome("baseline failed", new, tuple(trials))
+    winner = arm_to_soak(study, trials)
+    if winner is not None:
+        trials.append(await _soak_trial(directory, study, winner, models, watcher, place))
+        new += 1
+        watcher.on_trial_end(trials[-1], trials)
     write_reports(directory)
     return StudyOutcome("done", new, tuple(trials))
+
+
+def arm_to_soak(study: Study, trials: Sequence[Trial]) -> Arm | None:
+    """The best arm, if a long run of it is asked for and not done; ``None`` if plain decoding is best."""
+    if study.soak_s is None:
+        return None
+    best = summarize(study, list(trials)).best_arm_id
+    if best is None or best == study.baseline.arm_id:
+        return None
+    done = any(t.soak is not None and t.arm_id == best and t.soak.asked_s >= study.soak_s for t in trials)
+    return None if done else study.arm(best)
+
+
+async def _soak_trial(
+    directory: StudyDir, study: Study, arm: Arm, models: ModelPaths, watcher: Watcher, place: Place
+) -> Trial:
+    number, folder = directory.new_trial(arm.arm_id)
+    hypothesis = Hypothesis(
+        compared_with=None,
+        changed=(),
+        expectation="same",
+        predicted_tok_per_s=None,
+        why=f"the best arm is expected to hold {study.soak_s:g} s of load without a failure",
+    )
+    watcher.on_message(f"soak: {arm.name} under load for {study.soak_s:g} s")
+    return await run_trial(
+        arm,
+        repetition=SOAK_REPETITION,
+        study=study,
+        hypothesis=hypothesis,
+        judge=lambda _loads, _order: hypothesis,
+        number=number,
+        directory=folder,
+        models=models,
+        watcher=watcher,
+        place=place,
+        soak_s=study.soak_s,
+    )
 
 
 async def _place(directory: StudyDir, host: Host, watcher: Watcher) -> Place:
@@ -219,7 +265,7 @@ def observations(study: Study, trials: Sequence[Trial]) -> list[Observation]:
     found: list[Observation] = []
     baseline_speeds: dict[str, float] | None = None
     for trial in trials:
-        if trial.status != "complete":
+        if trial.status != "complete" or trial.soak is not None:
             continue
         first = trial.loads[:1]
         speed = pooled_speed(first, end_to_end, level=study.level)

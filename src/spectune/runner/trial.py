@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,12 +17,14 @@ from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import LoadResult
 from spectune.domain.secrets import redact_argv, redact_env
 from spectune.domain.study import Study
-from spectune.domain.trial import Failure, ServerFacts, Trial
+from spectune.domain.trial import Failure, ServerFacts, SoakResult, Trial
 from spectune.engines.registry import adapter_for
 from spectune.errors import (
     EnvironmentFailed,
     HostUnreachable,
+    LaunchRefused,
     LeaseExpired,
+    PortTaken,
     ServerDied,
     TeardownUnproven,
 )
@@ -33,6 +35,7 @@ from spectune.runner.events import Watcher
 from spectune.runner.measure import Measured, Measurement
 from spectune.runner.plan import sample_launch
 from spectune.runner.ports import PortPool
+from spectune.runner.soak import Soak
 from spectune.server.lifecycle import Launched, LaunchPlan, Limits, ServerHandle, serve
 from spectune.server.phases import PhaseClock
 from spectune.store.study_dir import TrialDir, plan_record
@@ -86,8 +89,12 @@ class _Attempt:
     command: tuple[str, ...] = ()
     env: dict[str, str] | None = None
     facts: ServerFacts | None = None
+    soak: SoakResult | None = None
     failure: Failure | None = None
     error: EnvironmentFailed | None = None
+
+
+_Work = Callable[[ServerHandle, Study, _Attempt, TrialDir, Watcher], Awaitable[None]]
 
 
 async def run_trial(
@@ -102,26 +109,28 @@ async def run_trial(
     models: ModelPaths,
     watcher: Watcher,
     place: Place,
+    soak_s: float | None = None,
 ) -> Trial:
-    """Runs one trial to its record on disk.
+    """Runs one trial to its record on disk; with ``soak_s`` a long run instead of a measurement.
 
     Only cancellation, an unproven teardown and a host that stays away come out
     as exceptions. A launch that failed for reasons that are not the arm's (a
     port taken meanwhile, a lease that ran out) is repeated.
     """
     started_at = _now()
-    attempt = await _attempt(arm, study, hypothesis, directory, models, watcher, place)
+    work = _measure if soak_s is None else _soak
+    attempt = await _attempt(arm, study, hypothesis, directory, models, watcher, place, work)
     for _ in range(_MAX_ATTEMPTS - 1):
         if attempt.error is None or not _is_not_the_arms_fault(attempt.error):
             break
         watcher.on_message(f"{str(attempt.error).splitlines()[0]}: launching {arm.name} again")
         directory.replace_requests([])
-        attempt = await _attempt(arm, study, hypothesis, directory, models, watcher, place)
-    if isinstance(attempt.error, LeaseExpired | HostUnreachable):
+        attempt = await _attempt(arm, study, hypothesis, directory, models, watcher, place, work)
+    if isinstance(attempt.error, LeaseExpired | HostUnreachable | LaunchRefused):
         raise attempt.error  # says nothing about the arm: the trial stays open, to be run again
     loads = attempt.loads
     failure = attempt.failure
-    if failure is None and not (loads and all(load.completed for load in loads)):
+    if failure is None and soak_s is None and not (loads and all(load.completed for load in loads)):
         failure = _no_answers(loads)
     adapter = adapter_for(arm.engine)
     trial = Trial(
@@ -132,7 +141,7 @@ async def run_trial(
         repetition=repetition,
         workload_hash=study.workload.workload_hash,
         status="complete" if failure is None else "failed",
-        hypothesis=judge(tuple(loads), number) if failure is None else hypothesis,
+        hypothesis=judge(tuple(loads), number) if failure is None and soak_s is None else hypothesis,
         command=attempt.command,
         env=attempt.env or {},
         started_at=started_at,
@@ -143,6 +152,7 @@ async def run_trial(
         reattached=attempt.launched.reattached,
         failure=failure,
         loads=tuple(loads),
+        soak=attempt.soak,
         findings=tuple(attempt.launched.findings),
         simulated=adapter.simulated,
     )
@@ -156,7 +166,7 @@ async def run_trial(
 
 
 def _is_not_the_arms_fault(error: EnvironmentFailed) -> bool:
-    if isinstance(error, LeaseExpired | HostUnreachable):
+    if isinstance(error, LeaseExpired | HostUnreachable | PortTaken):
         return True
     return isinstance(error, ServerDied) and bool(_PORT_TAKEN.search(error.cause or ""))
 
@@ -169,6 +179,7 @@ async def _attempt(
     models: ModelPaths,
     watcher: Watcher,
     place: Place,
+    work: _Work,
 ) -> _Attempt:
     key = launch_key(arm, study, models)
     live = next((s for s in place.alive if s.key == key and s.state == "running" and s.ports), None)
@@ -190,14 +201,14 @@ async def _attempt(
             on_progress=watcher.on_progress,
         ) as handle:
             attempt.facts = handle.facts
-            await _measure(handle, study, attempt, directory, watcher)
+            await work(handle, study, attempt, directory, watcher)
     except TeardownUnproven as error:
         attempt.error = error
         attempt.failure = Failure(phase="stop", cause=str(error))
     except ServerDied as error:
         attempt.error = error
         attempt.failure = Failure(
-            phase=error.phase,
+            phase=error.phase or "running",
             cause=error.cause or f"exited with code {error.exit_code_of_server}, no known cause in its log",
             remedy=error.remedy,
             exit_code=error.exit_code_of_server,
@@ -223,22 +234,49 @@ async def _measure(
         directory=directory,
         link=handle.server,
     )
-    measuring = asyncio.create_task(measurement.run())
+    await _until_done_or_lost(measurement, handle)
+    if any(load.failed for load in attempt.loads):
+        # Requests fail before their process is gone: it is given a moment to show it.
+        dying = asyncio.ensure_future(handle.died())
+        await asyncio.wait({dying}, timeout=_DEATH_WAIT_S)
+        if dying.done():
+            attempt.loads[-1] = attempt.loads[-1].model_copy(update={"cut_short": True})
+            raise dying.result()
+        dying.cancel()
+
+
+async def _soak(
+    handle: ServerHandle, study: Study, attempt: _Attempt, directory: TrialDir, watcher: Watcher
+) -> None:
+    """Keeps the server under load; how far it came is kept, whatever happens."""
+    assert study.soak_s is not None
+    soak = Soak(
+        Measured(handle.base_url, handle.model, handle.adapter),
+        workload=study.workload,
+        asked_s=study.soak_s,
+        on_request=watcher.on_request,
+        on_record=lambda record: directory.append_request(0, record),
+    )
+    attempt.clock.enter("soak")
+    try:
+        await _until_done_or_lost(soak, handle)
+    finally:
+        attempt.soak = soak.result()
+
+
+async def _until_done_or_lost(work: Measurement | Soak, handle: ServerHandle) -> None:
+    """Runs ``work`` to its end; if the server is lost, stops it within moments and raises why."""
+    working = asyncio.create_task(work.run())
     dying = asyncio.create_task(handle.died())
     try:
-        await asyncio.wait({measuring, dying}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
         if dying.done():
-            measurement.stop()
-            await asyncio.wait({measuring}, timeout=_LAST_RECORDS_S)
+            work.stop()
+            await asyncio.wait({working}, timeout=_LAST_RECORDS_S)
             raise dying.result()
-        await measuring
-        if any(load.failed for load in attempt.loads):
-            # Requests fail before their process is gone: it is given a moment to show it.
-            await asyncio.wait({dying}, timeout=_DEATH_WAIT_S)
-            if dying.done():
-                raise dying.result()
+        await working
     finally:
-        for task in (measuring, dying):
+        for task in (working, dying):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, EnvironmentFailed):
                 await task

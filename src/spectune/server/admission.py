@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spectune.domain.findings import Evidence, Finding
-from spectune.errors import LaunchRefused
+from spectune.errors import LaunchRefused, PortTaken
 from spectune.hosts.facts import Gpu, GpuHolder, HostFacts
 from spectune.hosts.host import Host
 
@@ -43,7 +43,7 @@ async def admit(
     facts = await host.facts(ports=[port], paths=paths, gpus=True)
     owner = facts.port_owners.get(port)
     if owner is not None:
-        raise LaunchRefused(
+        raise PortTaken(
             f"port {port} on {host.name} is taken by {owner}; it was left alone. "
             "Choose another port, or end that program yourself"
         )

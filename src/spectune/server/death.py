@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 from spectune.engines.adapter import Cause, EngineAdapter
 from spectune.errors import HostUnreachable, LeaseExpired, ServerDied, SpectuneError
-from spectune.hosts.facts import Ended
+from spectune.hosts.facts import Ended, ServerStatus
 from spectune.hosts.supervised import SupervisedServer
 from spectune.server.log import LogFollower
 from spectune.server.phases import PhaseClock
@@ -72,6 +73,25 @@ def death_of(
         cause=cause.message if cause else None,
         remedy=cause.remedy if cause else None,
         log_path=str(log.path),
+    )
+
+
+def died_before(status: ServerStatus, adapter: EngineAdapter) -> ServerDied:
+    """The error for a server that had already ended when it was asked for; its log is read where it lies here."""
+    log = LogFollower(Path(status.log_path))
+    tail = log.last_lines(200)
+    ended = status.ended or Ended(reason="its supervisor was killed", exit_code=None)
+    cause = _cause(ended, tail, adapter)
+    if cause is None:
+        cause = Cause("it exited by itself" if ended.reason == "exited" else ended.reason)
+    return ServerDied(
+        exit_code_of_server=ended.exit_code,
+        after_s=None,
+        phase=None,
+        log_tail=tail[-_LOG_TAIL_LINES:],
+        cause=cause.message,
+        remedy=cause.remedy or f"`spectune down {status.server_id}` removes its record",
+        log_path=status.log_path,
     )
 
 

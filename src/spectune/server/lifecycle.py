@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from spectune.domain.findings import Finding
 from spectune.domain.trial import ServerFacts, StopProof
 from spectune.engines.adapter import Command, EngineAdapter
-from spectune.errors import HostUnreachable, LaunchRefused, ServerNotReady
+from spectune.errors import HostUnreachable, PortTaken, ServerNotReady
 from spectune.hosts.facts import Gpu, ServerStatus
 from spectune.hosts.host import Host, ServerSpec
 from spectune.hosts.supervised import SupervisedServer
@@ -192,6 +192,7 @@ def spec_of(plan: LaunchPlan, *, gpus: tuple[Gpu, ...] | None) -> ServerSpec:
         argv=plan.command.argv,
         env=plan.command.env,
         ports=[plan.port],
+        strict_ports=plan.port_is_hidden,
         lease_s=plan.lease_s,
         label={**plan.label, "gpus": None if gpus is None else [asdict(gpu) for gpu in gpus]},
         key=plan.key,
@@ -269,7 +270,7 @@ async def _until_it_generates(http: HttpClient, server: SupervisedServer, plan: 
             return True
         stranger = await server.stranger_on(plan.port)
         if stranger is not None:
-            raise LaunchRefused(
+            raise PortTaken(
                 f"port {plan.port} is answered by {stranger}, not by the server that was started; "
                 "it was left alone. Choose another port"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,26 @@ _LINE_LIMIT = 2000
 _CHUNK_BYTES = 1 << 20
 
 
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links
+    r"|\x1b[@-_]?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+
+
+def printable(text: str) -> str:
+    """``text`` without what a terminal would obey: the log is the server's, the terminal is the user's."""
+    return _CONTROL.sub("", text)
+
+
 class LogFollower:
     """Reads what was appended since the last call; a line counts once its end has come."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, start: int = 0) -> None:
         self.path = path
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        self._offset = 0
+        self._offset = start
         self._partial = b""
 
     def new_lines(self) -> Iterator[str]:
@@ -36,7 +50,7 @@ class LogFollower:
         self._partial = rest[-_LINE_LIMIT:]
         for raw in whole:
             if raw.strip():
-                line = raw[:_LINE_LIMIT].decode("utf-8", errors="replace")
+                line = printable(raw[:_LINE_LIMIT].decode("utf-8", errors="replace"))
                 self.tail.append(line)
                 yield line
 
@@ -46,5 +60,5 @@ class LogFollower:
             pass
         lines = list(self.tail)
         if self._partial.strip():
-            lines.append(self._partial.decode("utf-8", errors="replace"))
+            lines.append(printable(self._partial.decode("utf-8", errors="replace")))
         return tuple(lines[-count:])

@@ -40,7 +40,7 @@ class Watch:
         self.server = server
         self.adapter = adapter
         self.clock = clock
-        self.log = LogFollower(server.log_path)
+        self.log = LogFollower(server.log_path, start=server.log_start)
         self.version: str | None = None
         self.lost: asyncio.Future[SpectuneError] = asyncio.get_running_loop().create_future()
         self._stuck_after_s = stuck_after_s
