@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from spectune import __version__
+from spectune.cli.diagnose_args import add_diagnose
 from spectune.errors import SpectuneError
 
 
@@ -26,6 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_report(commands)
     _add_bench(commands)
+    add_diagnose(commands)
     _add_servers(commands)
     return parser
 
@@ -236,6 +238,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from spectune.cli.bench import bench_command
 
         return bench_command(args)
+    if args.command == "diagnose":
+        from spectune.cli.diagnose import diagnose_command
+
+        return diagnose_command(args)
     from spectune.cli import servers
 
     commands = {"up": servers.up, "wait": servers.wait, "ps": servers.ps, "down": servers.down}

@@ -1,0 +1,145 @@
+"""``spectune diagnose``: what is wrong, from logs, a running server or a study directory alone."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from spectune.diagnose.facts import RunFacts
+from spectune.diagnose.inputs import log_in_folder, read_log, read_stream, study_logs
+from spectune.diagnose.judge import judge, verdict
+from spectune.diagnose.live import server_facts
+from spectune.diagnose.verdict import NotChecked, Verdict
+from spectune.domain.findings import Finding
+from spectune.errors import BadInput
+from spectune.report.summary import summarize
+from spectune.store.study_dir import StudyDir
+from spectune.transport import HttpClient
+
+SCHEMA_VERSION = 1
+_SHOWN_EVIDENCE = 8
+_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+
+
+def diagnose_command(args: argparse.Namespace) -> int:
+    """1 if an error finding stands, else 0."""
+    skipped = NotChecked()
+    logs: list[tuple[RunFacts, ...]] = []
+    studies: list[tuple[RunFacts, ...]] = []
+    found: list[Finding] = []
+    if args.inputs.count("-") > 1:
+        raise BadInput("-: standard input can be read once")
+    for given in args.inputs:
+        if StudyDir.exists(Path(given)):
+            runs, own = _read_study(StudyDir.open(Path(given)), skipped)
+            studies += runs
+            found += own
+        else:
+            logs.append(_read_input(given, args, skipped))
+    found += judge(studies, skipped, compared=False)  # the report compares the arms of a study
+    found += judge(logs, skipped)
+    result = verdict(found, skipped)
+    facts = [run for runs in (*studies, *logs) for run in runs]
+    if args.json:
+        sys.stdout.write(_json(result, facts))
+    else:
+        _print(result, facts)
+    return 1 if any(finding.severity == "error" for finding in result.findings) else 0
+
+
+def _read_input(given: str, args: argparse.Namespace, skipped: NotChecked) -> tuple[RunFacts, ...]:
+    engine: str | None = args.engine
+    if given == "-":
+        return read_stream(sys.stdin.buffer, engine=engine, skipped=skipped)
+    if given.startswith(("http://", "https://")):
+        key = os.environ.get(args.api_key_env) or None
+        return (asyncio.run(_ask(given, engine=engine, api_key=key, skipped=skipped)),)
+    path = Path(given)
+    if not path.exists():
+        raise BadInput(f"{given}: no such file or directory; give a log, a base URL, a study directory, or -")
+    log = log_in_folder(path) if path.is_dir() else path
+    if log is None:
+        raise BadInput(
+            f"{given}: neither a study directory (no study.json) nor a trial's folder (no server.log); "
+            "name the log files themselves"
+        )
+    return read_log(log, engine=engine, skipped=skipped)
+
+
+def _read_study(directory: StudyDir, skipped: NotChecked) -> tuple[list[tuple[RunFacts, ...]], list[Finding]]:
+    """The facts of each trial's log; the report's own findings, and those over single requests."""
+    found = list(summarize(directory.read_study(), directory.read_trials()).findings)
+    logs: list[tuple[RunFacts, ...]] = []
+    for runs, own in study_logs(directory, skipped=skipped):
+        found += own
+        logs.append(runs)
+    return logs, found
+
+
+async def _ask(url: str, *, engine: str | None, api_key: str | None, skipped: NotChecked) -> RunFacts:
+    base = url.rstrip("/").removesuffix("/v1")
+    async with HttpClient(base, api_key=api_key) as http:
+        return await server_facts(http, engine=engine, skipped=skipped)
+
+
+def _json(result: Verdict, facts: Sequence[RunFacts]) -> str:
+    document: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "facts": {"runs": [run.model_dump(mode="json") for run in facts]},
+        "findings": [finding.model_dump(mode="json") for finding in result.findings],
+        "not_checked": list(result.not_checked),
+    }
+    return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def printable(text: str) -> str:
+    """``text`` without anything a terminal would obey."""
+    return "".join(c if c.isprintable() else " " if c in "\t\n" else f"\\x{ord(c):02x}" for c in text)
+
+
+def _print(result: Verdict, facts: Sequence[RunFacts]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for run in facts:
+        console.print(Text(printable(_summary(run))))
+    for finding in result.findings:
+        console.print()
+        head = Text(finding.severity, style=_COLOURS[finding.severity])
+        head.append(
+            f" {finding.code}: {printable(finding.subject)}: {printable(finding.message)}", style="default"
+        )
+        console.print(head)
+        for item in finding.evidence[:_SHOWN_EVIDENCE]:
+            console.print(Text(f"  {printable(item.source)}: {printable(item.detail)}"))
+        if len(finding.evidence) > _SHOWN_EVIDENCE:
+            console.print(Text(f"  and {len(finding.evidence) - _SHOWN_EVIDENCE} more"))
+        if finding.effect:
+            console.print(Text(f"  effect: {printable(finding.effect)}"))
+        if finding.remedy:
+            console.print(Text(f"  remedy: {printable(finding.remedy)}"))
+    if result.not_checked:
+        console.print(Text("\nnot checked:"))
+        for what in result.not_checked:
+            console.print(Text(f"  {printable(what)}"))
+    counts = {name: sum(f.severity == name for f in result.findings) for name in ("error", "warning", "note")}
+    console.print(Text("\n" + ", ".join(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())))
+
+
+def _summary(run: RunFacts) -> str:
+    parts = [run.subject, f"{run.engine or 'unknown engine'} {run.version or ''}".strip()]
+    if run.method is not None:
+        parts.append(f"method {run.method}")
+    acceptance = run.acceptance
+    if acceptance is not None and acceptance.length is not None:
+        parts.append(f"acceptance length {acceptance.length:.2f}")
+    if run.speed.median_tok_per_s is not None:
+        parts.append(f"median {run.speed.median_tok_per_s:.1f} tok/s in the log's lines")
+    return ", ".join(parts)

@@ -1,0 +1,219 @@
+"""What the log says about the worth of numbers measured on this server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spectune.diagnose.facts import RunFacts
+from spectune.diagnose.verdict import NotChecked, Rule, line_of, speculates
+from spectune.domain.findings import Finding, FindingKind
+
+REPEATED_SHARE = 0.5
+MIN_PROMPTS = 8
+CAP_WINDOWS = 3
+PREFILL_HEAVY = 8.0
+"""Computed prompt tokens per generated token above which the speed of decoding hardly shows."""
+
+RATE_FORMULA = FindingKind(
+    code="accept-rate-of-old-formula",
+    severity="note",
+    title="The accept rate printed here is not accepted / drafted",
+    explanation="SGLang 0.5.3 and its neighbours print accept length / num_draft_tokens: the bonus token is counted "
+    "above, the root below. Later versions print kept drafts / drafted tokens.",
+    effect="0.54 here is 0.39 there; rates of different versions are not comparable",
+    remedy="compare acceptance lengths",
+    holds_for="SGLang before the change; told by which formula fits the line",
+    sources=("https://github.com/sgl-project/sglang/issues/11948",),
+)
+REPEATED = FindingKind(
+    code="prompts-repeated",
+    severity="warning",
+    title="Most prompts were already in the cache, whole",
+    explanation="The same prompts were sent again: their prefill costs nothing, and n-gram and draft caches have "
+    "seen the answer (46 tok/s became 167).",
+    effect="TTFT, end-to-end speed and the acceptance of look-up drafters are inflated",
+    remedy="send each prompt once, or flush the cache between runs; drop runs that computed one prompt token",
+    holds_for="SGLang, llama.cpp",
+    sources=("https://github.com/ggml-org/llama.cpp/pull/10455",),
+)
+CACHED = FindingKind(
+    code="prefix-cache-used",
+    severity="note",
+    title="Part of the prompts came from the prefix cache",
+    explanation="Normal in service. In a comparison both arms must have the same share; speculation can lower it.",
+    remedy="compare the shares of both arms, or turn the cache off",
+    holds_for="all engines",
+    sources=(
+        "https://github.com/sgl-project/sglang/issues/32459",
+        "https://github.com/vllm-project/vllm/issues/54360",
+    ),
+)
+IDLE = FindingKind(
+    code="windows-after-idle",
+    severity="note",
+    title="Throughput lines that include idle time were left out",
+    explanation="The first line of a burst divides by the time since the line before, idle time included "
+    "(0.39 tok/s, then 178.86). An idle server's gauge keeps its last value, and its rate is NaN.",
+    remedy="never average throughput over log lines; divide tokens by time at the client",
+    holds_for="SGLang, vLLM",
+    sources=("https://github.com/sgl-project/sglang/issues/11948",),
+)
+AT_CAP = FindingKind(
+    code="running-requests-at-cap",
+    severity="warning",
+    title="Requests waited because the limit of running requests was reached",
+    explanation="The load asked for more concurrency than the server allows.",
+    effect="the concurrency measured is the cap, and latency includes the queue",
+    remedy="raise --max-running-requests (vLLM: --max-num-seqs) in both arms, or measure at the cap",
+    holds_for="SGLang, vLLM",
+    sources=("measured",),
+)
+JIT = FindingKind(
+    code="compiled-while-serving",
+    severity="warning",
+    title="Kernels were compiled while requests ran",
+    explanation="The first requests of a shape pay for compilation: a 32k prefill took over ten minutes, then 22 s.",
+    effect="the numbers around these lines are no speed of the engine",
+    remedy="warm up with the shapes to be measured until two runs agree, then measure",
+    holds_for="SGLang, vLLM",
+    sources=("https://github.com/Blackwellboy/model-serving-minefield",),
+)
+PREFILL = FindingKind(
+    code="prefill-heavy",
+    severity="note",
+    title="Almost all the work was prefill",
+    explanation="Speculation speeds up decoding only. With this mix of prompts and answers it can hardly show.",
+    remedy="judge it by decode speed, or with longer answers",
+    holds_for="SGLang",
+    sources=("derived",),
+)
+CUMULATIVE = FindingKind(
+    code="counts-since-start",
+    severity="note",
+    title="Acceptance here is a sum since the start of the server",
+    explanation="Warm-up and everybody's requests are in it. The V0 engine of vLLM counted accepted tokens behind a "
+    "rejection too, so its rate cannot be turned into a length; the length comes from emitted tokens.",
+    remedy="take the difference of two readings around the measurement",
+    holds_for="vLLM up to 0.7; llama.cpp's statistics lines; counters of a running server",
+    sources=(
+        "https://github.com/vllm-project/vllm/issues/9565",
+        "https://github.com/ggml-org/llama.cpp/pull/23269",
+    ),
+)
+
+
+def rate_formula(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
+    acceptance = run.acceptance
+    if acceptance is None or acceptance.printed_rate is None:
+        return
+    if acceptance.rate_formula is None:
+        skipped.add(f"{run.subject}: which definition the printed accept rate follows")
+    elif acceptance.rate_formula == "length / n" and acceptance.length is not None:
+        tokens = run.settings.get("speculative_num_draft_tokens")
+        n = tokens if isinstance(tokens, int) else round(acceptance.length / acceptance.printed_rate)
+        right = (acceptance.length - 1) / (n - 1) if n > 1 else 0.0
+        yield RATE_FORMULA.found(
+            run.subject,
+            f"printed {acceptance.printed_rate:.2f} is {acceptance.length:.2f} / {n}; "
+            f"accepted / drafted is {right:.2f}",
+            evidence=[
+                ("decode lines", f"accept len {acceptance.length:.2f}, rate {acceptance.printed_rate:.2f}")
+            ],
+        )
+
+
+def cache(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
+    cached = run.cache
+    if cached.prompts >= MIN_PROMPTS and cached.prompts_cached_whole > REPEATED_SHARE * cached.prompts:
+        seen = f"{cached.prompts_cached_whole} of {cached.prompts} prompts"
+        yield REPEATED.found(run.subject, f"{seen} were cached whole", evidence=[("prefill lines", seen)])
+    elif cached.hit_frac is not None and cached.hit_frac >= 0.05:
+        share = f"{cached.hit_frac:.0%} of prompt tokens"
+        yield CACHED.found(run.subject, share, evidence=[("log", share)])
+
+
+def idle(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
+    left_out = run.speed.windows_after_idle
+    drafts = run.acceptance.idle_windows if run.acceptance is not None else 0
+    if run.acceptance is not None and "idle" in run.acceptance.source:
+        yield IDLE.found(
+            run.subject,
+            "the gauge of acceptance holds its last value: the server is idle",
+            evidence=[("metrics", "no request is running")],
+        )
+    if left_out > 1 or drafts:
+        parts = [f"{left_out} first lines of a burst"] if left_out > 1 else []
+        parts += [f"{drafts} lines without a draft"] if drafts else []
+        yield IDLE.found(
+            run.subject,
+            " and ".join(parts),
+            evidence=[("log", f"{run.speed.windows} throughput lines in all")],
+        )
+
+
+def at_cap(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
+    speed = run.speed
+    if speed.windows_at_cap >= CAP_WINDOWS:
+        cap = run.settings.get("max_running_requests", run.settings.get("max_num_seqs"))
+        yield AT_CAP.found(
+            run.subject,
+            f"{cap} running and up to {speed.max_queued} waiting",
+            evidence=[("log", f"in {speed.windows_at_cap} of {speed.windows} lines")],
+        )
+
+
+def compiled(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
+    jit = run.notice("jit")
+    if jit is not None and (jit.after_ready or "during inference" in jit.text):
+        yield JIT.found(
+            run.subject, f"{jit.after_ready or jit.count} lines while serving", evidence=[line_of(jit)]
+        )
+
+
+def prefill(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
+    acceptance, cached = run.acceptance, run.cache
+    if (
+        acceptance is None
+        or not acceptance.steps
+        or acceptance.length is None
+        or cached.prompt_tokens is None
+    ):
+        return
+    computed = cached.prompt_tokens - (cached.cached_tokens or 0)
+    generated = acceptance.steps * acceptance.length
+    if (
+        acceptance.source == "decode lines"
+        and computed > PREFILL_HEAVY * generated
+        and cached.prompts >= MIN_PROMPTS
+    ):
+        seen = f"{computed} prompt tokens computed, about {generated:.0f} generated"
+        yield PREFILL.found(run.subject, seen, evidence=[("prefill and decode lines", seen)])
+
+
+def cumulative(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
+    acceptance, totals = run.acceptance, run.totals
+    if acceptance is not None and totals is not None and acceptance.source == "request lines":
+        ours, theirs = acceptance.rate, totals.rate
+        if ours is not None and theirs is not None and abs(ours - theirs) > 0.05:
+            yield CUMULATIVE.found(
+                run.subject,
+                f"requests: {ours:.0%} of drafted tokens kept; statistics lines: {theirs:.0%}, of the whole process",
+                evidence=[("statistics lines", f"{totals.accepted} of {totals.drafted} drafted tokens kept")],
+            )
+    if (
+        acceptance is not None
+        and acceptance.cumulative
+        and acceptance.source != "a client's result"
+        and speculates(run)
+    ):
+        yield CUMULATIVE.found(
+            run.subject,
+            f"{acceptance.source}: totals of the process",
+            evidence=[
+                (acceptance.source, f"{acceptance.accepted} of {acceptance.drafted} drafted tokens kept")
+            ],
+        )
+
+
+RULES: tuple[Rule, ...] = (rate_formula, cache, idle, at_cap, compiled, prefill, cumulative)
+KINDS: tuple[FindingKind, ...] = (RATE_FORMULA, REPEATED, CACHED, IDLE, AT_CAP, JIT, PREFILL, CUMULATIVE)

@@ -1,0 +1,50 @@
+"""The YAML file behind ``--config``: its entries as the words the engine turns them into."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spectune.errors import BadInput
+from spectune.preflight.flags_table import FlagTable
+
+MAX_BYTES = 1_000_000
+
+
+def config_words(path: str, table: FlagTable) -> list[str] | None:
+    """Flags of the file, or ``None`` if it is not on this machine. Raises ``BadInput`` if it cannot be read."""
+    file = Path(path)
+    try:
+        if not file.is_file():
+            return None
+        if file.stat().st_size > MAX_BYTES:
+            raise BadInput(f"--config {path}: larger than {MAX_BYTES} bytes; that is no file of flags")
+        content: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as reason:
+        raise BadInput(f"--config {path}: not YAML: {str(reason)[:300]}") from reason
+    except OSError as reason:
+        raise BadInput(f"--config {path}: {reason.strerror or reason}") from reason
+    if not isinstance(content, dict):
+        raise BadInput(f"--config {path}: must hold flags and their values, e.g. 'port: 8000'")
+    words: list[str] = []
+    for key, value in content.items():
+        words += _words(f"--{key}", value, table)
+    return words
+
+
+def _words(flag: str, value: Any, table: FlagTable) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        if value:
+            return [flag]
+        off = flag.replace("--", "--no-", 1)
+        return [off] if off in table.by_spelling else []
+    if isinstance(value, list):
+        return [flag, *map(str, value)] if value else []
+    if isinstance(value, dict):
+        return [flag, json.dumps(value, ensure_ascii=False, default=str)]
+    return [flag, str(value)]

@@ -1,0 +1,244 @@
+"""From which layers of the target does the draft take its states, and will the engine read the same ones?
+
+Two conventions are in use: an id names the *input* of a layer (the engines'
+default, 2, N/2, N-3) or the *output* of a layer (most trainers: 1, N/2-1, N-4).
+Both name the same states if each is read as it was written.
+"""
+
+from __future__ import annotations
+
+from spectune.checkpoints.facts import AuxLayers, CheckpointFacts
+from spectune.domain.findings import Finding, FindingKind, Severity
+from spectune.preflight.draft_fit_family import identify
+from spectune.preflight.draft_fit_layer_reading import default_inputs, read_inputs
+from spectune.preflight.draft_fit_tables import DESCRIBED
+from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
+from spectune.preflight.situation import Situation
+
+OUT_OF_RANGE = FindingKind(
+    code="draft-layer-out-of-range",
+    severity="error",
+    title="The draft asks for a layer that the target does not have",
+    explanation=(
+        "A state that no layer hands out is missing from the input of `fc`: the server ends with a shape error on "
+        "the first draft, or never collects the state."
+    ),
+    effect="a shape error on the first request",
+    holds_for="SGLang 0.5.23, vLLM 0.32.0",
+    sources=("read in both engines' model code",),
+)
+ORDER = FindingKind(
+    code="draft-layer-order",
+    severity="error",
+    title="The layer ids repeat, or are not in rising order",
+    explanation=(
+        "Engines collect states in the order of the layers, each once. A draft trained on another order, or on one "
+        "layer twice, gets its inputs swapped or too few of them."
+    ),
+    effect="acceptance near that of a random draft, or a shape error",
+    holds_for="SGLang 0.5.23, vLLM 0.32.0",
+    sources=("read in vLLM 0.32.0: models/interfaces.py _set_aux_hidden_state_layers",),
+)
+CONVENTION = FindingKind(
+    code="draft-layer-convention",
+    severity="warning",
+    title="The engine will read the draft's layer ids in another convention than they were written in",
+    explanation=(
+        "SGLang reads `eagle_config.eagle_aux_hidden_state_layer_ids` as outputs of layers (and adds one), but "
+        "ignores ids at the top level; for DeepSeek and Kimi targets it adds one only if the first id is 1. vLLM's "
+        "first runner takes both places as inputs, as written; its second runner reads the top level only. One "
+        "layer off costs acceptance and fails nothing."
+    ),
+    effect="acceptance a little to much lower than the draft could give, without any message",
+    holds_for="SGLang 0.5.23, vLLM 0.32.0",
+    sources=(
+        "read in SGLang 0.5.23: models/*.py set_eagle3_layers_to_capture",
+        "read in vLLM 0.32.0: v1/worker/gpu_model_runner.py",
+    ),
+)
+GUESSED = FindingKind(
+    code="draft-layers-guessed",
+    severity="note",
+    title="The draft does not say which layers it reads, so the engine takes its default",
+    explanation=(
+        "Without ids in the draft's configuration SGLang and vLLM take the inputs of layers 2, N/2 and N-3. That is "
+        "what most drafts without ids were trained on, but nothing in the files says so."
+    ),
+    holds_for="SGLang 0.5.23, vLLM 0.32.0",
+    sources=("read in both engines' model code",),
+)
+NOT_ATTENTION = FindingKind(
+    code="draft-layer-not-attention",
+    severity="warning",
+    title="The draft would read states beside layers without full attention",
+    explanation=(
+        "In hybrid targets only some layers attend to the whole context. Drafts for them are trained on states of "
+        "those layers; the engines' default ids fall between them."
+    ),
+    effect="lower acceptance than the draft could give",
+    holds_for="hybrid targets (Qwen3-Next and its like)",
+    sources=("https://huggingface.co/thoughtworks/Qwen3-Coder-Next-Eagle3",),
+)
+
+KINDS = (OUT_OF_RANGE, ORDER, CONVENTION, GUESSED, NOT_ATTENTION)
+
+
+def _pair(situation: Situation) -> tuple[CheckpointFacts, CheckpointFacts] | None:
+    draft, target = situation.draft, situation.target
+    if draft is None or target is None or situation.knobs.method != "eagle3":
+        return None
+    if identify(draft, target=target).family != "eagle3":
+        return None
+    return draft, target
+
+
+def ids_exist(situation: Situation) -> Judgement:
+    """Every id is a layer of the target, once, in order."""
+    pair = _pair(situation)
+    if pair is None or pair[0].aux_layers is None:
+        return FINE
+    draft, target = pair
+    written = pair[0].aux_layers
+    place = (f"{draft.source}: configuration", f"{written.where}: {list(written.ids)}")
+    findings = []
+    if list(written.ids) != sorted(set(written.ids)):
+        message = f"the draft's layer ids {list(written.ids)} repeat or are not in rising order"
+        findings.append(ORDER.found(situation.subject, message, evidence=[place]))
+    if target.num_layers is None:
+        return Judgement(
+            tuple(findings), ("the draft's layer ids against the target: its layers are not known",)
+        )
+    read = read_inputs(situation, draft, target) or written.ids
+    outside = [layer for layer in {*read, *written.ids} if not 0 <= layer <= target.num_layers]
+    if outside:
+        findings.append(
+            OUT_OF_RANGE.found(
+                situation.subject,
+                f"the draft asks for layers {list(written.ids)}, read as inputs {list(read)}, of a target with "
+                f"{target.num_layers} layers",
+                evidence=[
+                    place,
+                    (f"{target.source}: configuration", f"num_hidden_layers: {target.num_layers}"),
+                ],
+                remedy="take the draft that was made for this target",
+            )
+        )
+    return found(*findings)
+
+
+def convention_fits(situation: Situation) -> Judgement:
+    """Ids written as outputs are read as outputs, and inputs as inputs."""
+    pair = _pair(situation)
+    if pair is None or pair[1].num_layers is None or situation.engine not in ("sglang", "vllm"):
+        return FINE
+    draft, target = pair
+    layers, written = target.num_layers, draft.aux_layers
+    assert layers is not None
+    if written is None:
+        if target.layer_types is not None and "linear_attention" in target.layer_types:
+            return FINE  # ``layers_attend`` has more to say
+        inputs = list(default_inputs(layers))
+        message = f"no layer ids are written; the engine takes the inputs of layers {inputs} of {layers}"
+        return found(GUESSED.found(situation.subject, message))
+    read = read_inputs(situation, draft, target)
+    if read is None:
+        return not_checked(f"in which convention vLLM {situation.version.text} reads {written.where}")
+    usual = default_inputs(layers)
+    outputs = tuple(layer - 1 for layer in usual)
+    if read == usual and written.ids == outputs and _second_runner(situation, written):
+        return found(_off(situation, draft, written.ids, _ON_FIRST_RUNNER, severity="note"))
+    if written.ids not in (usual, outputs):
+        return _ignored(situation, draft, written.ids, read)
+    if read == usual:
+        return FINE
+    meant = "outputs" if written.ids == outputs else "inputs"
+    return found(_off(situation, draft, read, f"they look like {meant} of the usual layers {list(usual)}"))
+
+
+_ON_FIRST_RUNNER = (
+    "only if vLLM falls back to its first model runner (no Triton, VLLM_USE_V2_MODEL_RUNNER=0); "
+    "the second takes its default, which is right here"
+)
+
+
+def _second_runner(situation: Situation, written: AuxLayers) -> bool:
+    return situation.engine == "vllm" and written.where.startswith("eagle_config")
+
+
+def _ignored(
+    situation: Situation, draft: CheckpointFacts, ids: tuple[int, ...], read: tuple[int, ...]
+) -> Judgement:
+    """Ids that are not the usual ones: only whether they are used at all can be judged."""
+    written = draft.aux_layers
+    assert written is not None
+    off = {tuple(layer + shift for layer in ids) for shift in (0, 1)}
+    if read in off:
+        return FINE
+    where = f"in {written.where}, which vLLM's second model runner does not read"
+    if situation.engine == "sglang":
+        where = "at the top level, which SGLang does not read"
+    return found(_off(situation, draft, read, f"they stand {where}"))
+
+
+def _off(
+    situation: Situation,
+    draft: CheckpointFacts,
+    read: tuple[int, ...],
+    why: str,
+    *,
+    severity: Severity | None = None,
+) -> Finding:
+    written = draft.aux_layers
+    assert written is not None
+    engine = DESCRIBED[situation.engine]
+    if situation.engine == "sglang":
+        remedy = "write the ids as layer outputs under eagle_config in the draft's config.json"
+    else:
+        remedy = 'write the ids as layer inputs under "eagle_aux_hidden_state_layer_ids" in the draft\'s config.json'
+    return CONVENTION.found(
+        situation.subject,
+        f"{engine} takes the inputs of layers {list(read)}, and the draft says {list(written.ids)}: {why}",
+        severity=severity,
+        evidence=[(f"{draft.source}/config.json", f"{written.where}: {list(written.ids)}")],
+        remedy=remedy,
+    )
+
+
+def layers_attend(situation: Situation) -> Judgement:
+    """In a hybrid target the states come from layers with full attention, or the draft says otherwise."""
+    pair = _pair(situation)
+    if pair is None or pair[1].layer_types is None:
+        return FINE
+    draft, target = pair
+    types = target.layer_types or ()
+    if "linear_attention" not in types and "mamba" not in types:
+        return FINE
+    read = read_inputs(situation, draft, target)
+    if read is None:
+        return not_checked(
+            "whether the draft's states come from attention layers: the engine's ids are not known"
+        )
+    # An id may mean the layer itself or, read as an input, the one before it.
+    candidates = {read, tuple(layer - 1 for layer in read)}
+    if draft.aux_layers is not None:
+        candidates.add(draft.aux_layers.ids)
+    if any(all(_attends(types, layer) for layer in ids) for ids in candidates):
+        return FINE
+    kinds = [types[layer] if 0 <= layer < len(types) else "none" for layer in read]
+    attention = [index for index, kind in enumerate(types) if "full" in kind or kind == "attention"]
+    origin = "the engine's default" if draft.aux_layers is None else f"{draft.aux_layers.where}"
+    return found(
+        NOT_ATTENTION.found(
+            situation.subject,
+            f"the states come from the layers {list(read)} ({origin}), which are {', '.join(kinds)}",
+            evidence=[(f"{target.source}: layer types", f"full attention in layers {attention[:16]}")],
+            remedy="write the ids of full-attention layers that the draft was trained on into its config.json",
+        )
+    )
+
+
+def _attends(types: tuple[str, ...], layer: int) -> bool:
+    return 0 <= layer < len(types) and ("full" in types[layer] or types[layer] == "attention")
+
+
+RULES: tuple[Rule, ...] = (ids_exist, convention_fits, layers_attend)

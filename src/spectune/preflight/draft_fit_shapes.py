@@ -1,0 +1,212 @@
+"""Do the draft's widths match its target's, and its tensors its own configuration?"""
+
+from __future__ import annotations
+
+from spectune.checkpoints.facts import CheckpointFacts, TensorInfo
+from spectune.domain.findings import Finding, FindingKind
+from spectune.preflight.draft_fit_family import (
+    FC_NAMES,
+    Q_NAMES,
+    fc_evidence,
+    fc_tensor,
+    identify,
+    is_own_draft,
+)
+from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
+from spectune.preflight.situation import Situation
+from spectune.preflight.versions import is_older
+
+HIDDEN_DIFFERS = FindingKind(
+    code="draft-hidden-size-differs",
+    severity="error",
+    title="The draft's hidden size is not the target's",
+    explanation=(
+        "A head that reads the target's hidden states usually has its width, and borrows its token embeddings. "
+        "Another width is legal only if the draft says which width it takes from the target (`target_hidden_size`) "
+        "and brings its own `embed_tokens`; engines of before mid 2025 could not load such a draft at all."
+    ),
+    effect="the server ends with a shape error, or a KeyError for embed_tokens.weight",
+    holds_for="vLLM 0.8.5 and 0.9.0 for any difference; later versions and SGLang as described",
+    sources=(
+        "https://github.com/vllm-project/vllm/issues/18906",
+        "read in SGLang 0.5.23: models/llama.py set_embed",
+    ),
+)
+TARGET_WIDTH_DIFFERS = FindingKind(
+    code="draft-target-width-differs",
+    severity="error",
+    title="The draft was made for a target of another width",
+    explanation=(
+        "`target_hidden_size`, or the input width of `fc`, says how wide the hidden states are that the draft "
+        "reads. A target of another width cannot feed it: it is a draft for another model."
+    ),
+    effect="the server ends with a shape error",
+    holds_for="every engine",
+    sources=("https://github.com/vllm-project/vllm/issues/18906",),
+)
+CONFIG_CONTRADICTS = FindingKind(
+    code="draft-tensor-shape",
+    severity="error",
+    title="A tensor of the draft has another shape than its configuration gives",
+    explanation=(
+        "Engines allocate every layer from `config.json` (hidden size, heads, `head_dim`, or hidden / heads where "
+        "that is absent) and then copy the tensors in. A tensor of another shape ends the start, after the target "
+        "has been loaded."
+    ),
+    effect="the server ends with a shape error",
+    holds_for="every engine",
+    sources=("read in SGLang 0.5.23 and vLLM 0.32.0: models/llama_eagle3.py",),
+)
+
+KINDS = (HIDDEN_DIFFERS, TARGET_WIDTH_DIFFERS, CONFIG_CONTRADICTS)
+
+_HEADS = frozenset({"eagle", "eagle3", "dflash", "dspark", "mtp", "medusa"})
+_EMBEDDINGS = ("embed_tokens.weight", "model.embed_tokens.weight", "token_embd.weight")
+
+
+def _is_head(situation: Situation) -> bool:
+    """The draft reads hidden states of its target, as all but stand-alone drafts do."""
+    draft = situation.draft
+    if draft is None or draft.kind == "absent" or is_own_draft(situation):
+        return False
+    if situation.knobs.method in ("none", "ngram", "draft_model"):
+        return False
+    return identify(draft, target=situation.target).family in _HEADS
+
+
+def widths_match(situation: Situation) -> Judgement:
+    """Hidden size against hidden size, with the one legal exception."""
+    draft, target = situation.draft, situation.target
+    if not _is_head(situation) or draft is None:
+        return FINE
+    if target is None or target.hidden_size is None or draft.hidden_size is None:
+        return not_checked("the draft's hidden size against the target's: one of them is not known")
+    evidence = [
+        (f"{draft.source}: configuration", f"hidden_size: {draft.hidden_size}"),
+        (f"{target.source}: configuration", f"hidden_size: {target.hidden_size}"),
+    ]
+    if draft.target_hidden_size is not None and draft.target_hidden_size != target.hidden_size:
+        return found(
+            _other_width(situation, draft.target_hidden_size, target.hidden_size, "target_hidden_size")
+        )
+    fc = fc_tensor(draft)
+    family = identify(draft, target=target).family
+    if family == "eagle3" and fc is not None and fc.shape[1] % target.hidden_size:
+        return found(_other_width(situation, fc.shape[1], target.hidden_size, "the input of fc"))
+    if draft.hidden_size == target.hidden_size:
+        return FINE
+    return _differing(situation, draft, target, evidence)
+
+
+def _differing(
+    situation: Situation, draft: CheckpointFacts, target: CheckpointFacts, evidence: list[tuple[str, str]]
+) -> Judgement:
+    sizes = f"the draft's hidden size is {draft.hidden_size}, the target's {target.hidden_size}"
+    if situation.engine == "vllm" and is_older(situation.version.text, "0.9.1"):
+        message = f"{sizes}, which vLLM {situation.version.text} cannot serve"
+        return found(
+            HIDDEN_DIFFERS.found(situation.subject, message, evidence=evidence, remedy="take a later vLLM")
+        )
+    lacks = []
+    if draft.target_hidden_size is None and draft.kind != "gguf":
+        lacks.append("target_hidden_size in its configuration")
+    if draft.has_tensor(*_EMBEDDINGS) is False:
+        lacks.append("embed_tokens.weight of its own")
+    if lacks:
+        message = f"{sizes}, and the draft lacks {' and '.join(lacks)}"
+        remedy = "take a draft that was made for this target"
+        return found(HIDDEN_DIFFERS.found(situation.subject, message, evidence=evidence, remedy=remedy))
+    message = f"{sizes}; it says so and brings its own embeddings, which engines since mid 2025 can serve"
+    return found(
+        HIDDEN_DIFFERS.found(
+            situation.subject,
+            message,
+            severity="note",
+            evidence=evidence,
+            effect="none if the engine is recent",
+        )
+    )
+
+
+def _other_width(situation: Situation, expects: int, gets: int, where: str) -> Finding:
+    draft, target = situation.draft, situation.target
+    assert draft is not None and target is not None
+    return TARGET_WIDTH_DIFFERS.found(
+        situation.subject,
+        f"{where} of the draft is {expects}, and the target's hidden states are {gets} wide",
+        evidence=[
+            (f"{draft.source}: configuration", f"target_hidden_size: {draft.target_hidden_size}"),
+            *fc_evidence(draft),
+            (f"{target.source}: configuration", f"hidden_size: {target.hidden_size}"),
+        ],
+        remedy="take the draft that was made for this target",
+    )
+
+
+def tensors_match_config(situation: Situation) -> Judgement:
+    """Query, key, value and output projections, and ``fc``, have the shapes the configuration gives."""
+    draft = situation.draft
+    if draft is None or draft.tensors is None or draft.hidden_size is None or draft.kind == "gguf":
+        return FINE
+    if identify(draft, target=situation.target).family != "eagle3" or is_own_draft(situation):
+        return FINE
+    wrong = [problem for problem in _expected_shapes(draft) if problem is not None]
+    if not wrong:
+        return FINE
+    described = "; ".join(
+        f"{name} is {list(info.shape)}, expected {expected}" for name, info, expected in wrong[:4]
+    )
+    return found(
+        CONFIG_CONTRADICTS.found(
+            situation.subject,
+            f"the draft's tensors contradict its configuration: {described}",
+            evidence=[
+                (f"{draft.source}/config.json", _sizes(draft)),
+                *(
+                    (f"{draft.source}: {info.file}", f"{name} {list(info.shape)}")
+                    for name, info, _ in wrong[:4]
+                ),
+            ],
+            remedy="correct the draft's config.json, usually head_dim or the number of heads",
+        )
+    )
+
+
+def _sizes(draft: CheckpointFacts) -> str:
+    return (
+        f"hidden_size: {draft.hidden_size}, num_attention_heads: {draft.num_heads}, "
+        f"num_key_value_heads: {draft.num_kv_heads}, head_dim: {draft.head_dim}"
+    )
+
+
+def _expected_shapes(draft: CheckpointFacts) -> list[tuple[str, TensorInfo, str] | None]:
+    hidden, head_dim = draft.hidden_size, draft.effective_head_dim
+    checks: list[tuple[str, TensorInfo, str] | None] = []
+    fc = draft.tensor(*FC_NAMES)
+    if fc is not None and _plain(fc) and fc.shape[0] != hidden:
+        checks.append(("fc.weight", fc, f"[{hidden}, ...]"))
+    if head_dim is None or draft.num_heads is None or draft.num_kv_heads is None or hidden is None:
+        return checks
+    rows = {
+        "q_proj": draft.num_heads * head_dim,
+        "k_proj": draft.num_kv_heads * head_dim,
+        "v_proj": draft.num_kv_heads * head_dim,
+    }
+    for part, expected in rows.items():
+        for name in (query.replace("q_proj", part) for query in Q_NAMES):
+            info = draft.tensor(name)
+            if info is not None and _plain(info) and info.shape != (expected, 2 * hidden):
+                checks.append((name, info, f"[{expected}, {2 * hidden}]"))
+    for name in (query.replace("q_proj", "o_proj") for query in Q_NAMES):
+        info = draft.tensor(name)
+        if info is not None and _plain(info) and info.shape != (hidden, rows["q_proj"]):
+            checks.append((name, info, f"[{hidden}, {rows['q_proj']}]"))
+    return checks
+
+
+def _plain(info: TensorInfo) -> bool:
+    """Stored as numbers of one each: packed quantised weights have other shapes."""
+    return len(info.shape) == 2 and info.dtype in ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2")
+
+
+RULES: tuple[Rule, ...] = (widths_match, tensors_match_config)

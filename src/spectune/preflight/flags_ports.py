@@ -1,0 +1,114 @@
+"""Ports: that they exist, and that two parts of one server do not share one."""
+
+from __future__ import annotations
+
+from spectune.domain.findings import Finding, FindingKind
+from spectune.preflight.flags_common import Flags, attention_dp, flag_evidence, whole_number
+from spectune.preflight.rules import Judgement
+from spectune.preflight.situation import Situation
+
+MIN_PORT, MAX_PORT = 1, 65535
+_DEFAULT_PORT = {"sglang": 30000, "vllm": 8000}
+_SGLANG_ZMQ_DELTA = 233
+_SGLANG_DERIVED_PORTS = 6
+
+PORT_CONFLICT = FindingKind(
+    code="port-conflict",
+    severity="error",
+    title="Two parts of the server are given one port",
+    explanation=(
+        "Besides its HTTP port a server listens on others: SGLang for NCCL, gRPC and (with attention data "
+        "parallelism) six ports from the HTTP port + 234 on; vLLM for data parallel groups. They are bound late, "
+        "after minutes of loading."
+    ),
+    effect="the server dies with 'address already in use' after loading the model",
+    holds_for="SGLang 0.5.23, vLLM 0.32.0",
+    sources=(
+        "https://github.com/sgl-project/sglang/pull/7418",
+        "https://github.com/sgl-project/sglang/issues/17402",
+        "https://github.com/vllm-project/vllm/issues/15987",
+    ),
+)
+
+PORT_OUT_OF_RANGE = FindingKind(
+    code="port-out-of-range",
+    severity="error",
+    title="A port number that does not exist",
+    explanation="TCP ports are 1 to 65535. Engines notice it when they bind, after loading the model.",
+    effect="the server dies when it binds the port",
+    holds_for="all engines",
+    sources=("measured: the engines' parsers",),
+)
+
+KINDS: tuple[FindingKind, ...] = (PORT_CONFLICT, PORT_OUT_OF_RANGE)
+
+
+def ports_exist(situation: Situation) -> Judgement:
+    """Port numbers within the range; 0 lets the system choose one."""
+    flags = Flags(situation)
+    findings = []
+    not_checked = []
+    for name in ("port", "nccl-port", "grpc-port", "data-parallel-rpc-port", "master-port"):
+        value = flags.integer(name)
+        if value is None or MIN_PORT <= value <= MAX_PORT:
+            continue
+        if value == 0:
+            if situation.engine != "llamacpp" and name == "port":
+                not_checked.append("--port 0: whether the engine says which port it took")
+            continue
+        findings.append(
+            PORT_OUT_OF_RANGE.found(
+                situation.subject,
+                f"--{name} {value}: must be {MIN_PORT} to {MAX_PORT}",
+                evidence=flag_evidence(situation, name),
+                remedy=f"choose a port of 1024 to {MAX_PORT}",
+            )
+        )
+    return Judgement(tuple(findings), tuple(not_checked))
+
+
+def http_port(situation: Situation) -> int | None:
+    """The port clients use, with the engine's default."""
+    flags = Flags(situation)
+    return flags.integer("port") if flags.given("port") else _DEFAULT_PORT.get(situation.engine)
+
+
+def ports_differ(situation: Situation) -> Judgement:
+    """The HTTP port against the others the same server opens."""
+    flags = Flags(situation)
+    port = http_port(situation)
+    if port is None:
+        return Judgement()
+    taken: dict[int, str] = {port: "--port" if flags.given("port") else "the default HTTP port"}
+    findings = []
+    for name in ("nccl-port", "grpc-port", "data-parallel-rpc-port", "master-port", "dist-init-addr"):
+        if name == "grpc-port" and flags.integer(name) == 0:
+            continue
+        value = flags.integer(name)
+        if name == "dist-init-addr":
+            value = whole_number((flags.text(name) or "").rpartition(":")[2] or None)
+        if value is None:
+            continue
+        if value in taken:
+            findings.append(_conflict(situation, f"--{name} {value} is also {taken[value]}", "port", name))
+        taken.setdefault(value, f"--{name}")
+    if attention_dp(situation) and not flags.given("dist-init-addr") and flags.integer("nnodes") in (None, 1):
+        base = port + _SGLANG_ZMQ_DELTA
+        base = base if base <= MAX_PORT else port - _SGLANG_ZMQ_DELTA
+        nccl = flags.integer("nccl-port")
+        if nccl is not None and base <= nccl <= base + _SGLANG_DERIVED_PORTS:
+            message = (
+                f"--nccl-port {nccl} lies in {base}..{base + _SGLANG_DERIVED_PORTS}, which attention data "
+                f"parallelism takes (HTTP port + {_SGLANG_ZMQ_DELTA} and the six behind it)"
+            )
+            findings.append(_conflict(situation, message, "port", "nccl-port", "attn-dp-size", "dp-size"))
+    return Judgement(tuple(findings))
+
+
+def _conflict(situation: Situation, message: str, *names: str) -> Finding:
+    return PORT_CONFLICT.found(
+        situation.subject, message, evidence=flag_evidence(situation, *names), remedy="give each its own port"
+    )
+
+
+RULES = (ports_exist, ports_differ)

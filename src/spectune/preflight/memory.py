@@ -1,0 +1,172 @@
+"""Does a launch fit into the memory of the GPUs?
+
+A launch is said not to fit only where what is counted in ``memory_estimate``
+is alone too much, with every doubt in the launch's favour.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from spectune.domain.findings import FindingKind
+from spectune.preflight.draft_fit_family import is_own_draft
+from spectune.preflight.draft_fit_positions import served_context
+from spectune.preflight.flags_common import Flags
+from spectune.preflight.memory_estimate import (
+    GIB,
+    PARALLEL,
+    bytes_of,
+    estimate,
+    in_gib,
+    in_kib,
+    parallel_sizes,
+)
+from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
+from spectune.preflight.situation import Situation
+from spectune.preflight.versions import is_older
+
+DOES_NOT_FIT = FindingKind(
+    code="memory-does-not-fit",
+    severity="error",
+    title="The weights and the least KV cache do not fit into the GPU's memory",
+    explanation=(
+        "Weights of target and draft are known from their headers, and how they are divided over the GPUs from the "
+        "flags. If they alone, with the KV cache of one request, pass what a GPU has, or the share of it that the "
+        "flags allow, no value of the memory fraction starts the server: searching for one between two errors is "
+        "time lost."
+    ),
+    effect="the server ends with an out-of-memory error, or `Not enough memory`",
+    holds_for="every engine; not judged where weights are moved to the CPU",
+    sources=("https://github.com/sgl-project/sglang/issues/4330",),
+)
+DRAFT_NOT_COUNTED = FindingKind(
+    code="draft-memory-not-counted",
+    severity="warning",
+    title="This version sizes its KV cache before the draft is loaded",
+    explanation=(
+        "SGLang before pull request 23862 (April 2026) measured free memory before the draft's weights were loaded, "
+        "and allocated the draft's KV cache on top: with a large draft any usual `--mem-fraction-static` ran out of "
+        "memory. Later versions count the draft, so that the same value gives a smaller KV cache than before."
+    ),
+    effect="out of memory while the draft is loaded or its KV cache allocated",
+    holds_for="SGLang before about 0.5.11",
+    sources=(
+        "https://github.com/sgl-project/sglang/issues/6875",
+        "https://github.com/sgl-project/sglang/pull/23862",
+    ),
+)
+TOO_FEW_GPUS = FindingKind(
+    code="too-few-gpus",
+    severity="error",
+    title="The flags ask for more GPUs than this machine has",
+    explanation="Tensor and pipeline parallelism take one GPU for each part.",
+    effect="the server refuses to start",
+    holds_for="every engine, without a second node",
+)
+
+KINDS = (DOES_NOT_FIT, DRAFT_NOT_COUNTED, TOO_FEW_GPUS)
+_LARGE_DRAFT_BYTES = 1 * GIB
+_OFFLOAD = ("cpu-offload-gb", "offload-mode", "offload-group-size", "offload-backend", "cpu-offload-params")
+_ELSEWHERE = ("nnodes", "node-rank", "distributed-executor-backend", "ray-address", "dist-init-addr")
+
+
+def memory_fits(situation: Situation, *, gpu_memory_bytes: tuple[int, ...] | None = None) -> Judgement:
+    """Says "does not fit" only where the least that is needed is more than the most there is."""
+    flags = Flags(situation)
+    if situation.engine not in PARALLEL:
+        return FINE  # llama.cpp keeps on the CPU what does not fit
+    if gpu_memory_bytes is None:
+        return not_checked("whether the weights fit: the GPUs' memory is not known")
+    if not gpu_memory_bytes or flags.text("device") == "cpu":
+        return FINE
+    tp, pp, dp = parallel_sizes(situation)
+    elsewhere = any(flags.given(name) for name in _ELSEWHERE)
+    if tp * pp > len(gpu_memory_bytes) and not elsewhere:
+        message = (
+            f"tensor parallel {tp} times pipeline parallel {pp} exceed the {len(gpu_memory_bytes)} GPUs here"
+        )
+        return found(
+            TOO_FEW_GPUS.found(situation.subject, message, evidence=[("flags", f"tp {tp}, pp {pp}")])
+        )
+    if any(flags.given(name) for name in _OFFLOAD):
+        return not_checked("whether the weights fit: some are moved to the CPU")
+    least = _least_bytes(situation, spread=tp * pp * dp if flags.on("enable-expert-parallel") else tp * pp)
+    if least is None:
+        return not_checked("whether the weights fit: not all tensor headers were read")
+    return _compare(situation, least, gpu_memory_bytes)
+
+
+def _compare(situation: Situation, least: tuple[int, int], gpu_memory_bytes: tuple[int, ...]) -> Judgement:
+    weights, cache = least
+    most = max(gpu_memory_bytes)
+    name = "mem-fraction-static" if situation.engine == "sglang" else "gpu-memory-utilization"
+    fraction = Flags(situation).number(name)
+    allowed = int(most * fraction) if fraction is not None and 0 < fraction <= 1 else most
+    if weights + cache <= allowed:
+        return FINE
+    share = f" ({fraction:g} of {most / GIB:.1f} GiB)" if fraction is not None else ""
+    if weights + cache <= most:
+        remedy = f"raise --{name} above {(weights + cache) / most:.2f}"
+    else:
+        remedy = "divide the model over more GPUs, or take a quantised or smaller one"
+    return found(
+        DOES_NOT_FIT.found(
+            situation.subject,
+            f"at least {(weights + cache) / GIB:.1f} GiB are needed on each GPU, "
+            f"and {allowed / GIB:.1f} GiB{share} are there",
+            evidence=[("tensor headers and flags", estimate(situation).described())],
+            remedy=remedy,
+        )
+    )
+
+
+def _least_bytes(situation: Situation, *, spread: int) -> tuple[int, int] | None:
+    """The least weights and KV cache on one device, every doubt in the launch's favour."""
+    known = estimate(situation)
+    target = situation.target
+    total, _ = bytes_of(target)
+    if target is None or total is None:
+        return None
+    # Engines hold 32-bit checkpoints in 16 bits.
+    weights = total - (target.bytes_by_dtype or {}).get("F32", 0) // 2
+    method = Flags(situation).text("quantization")
+    if method is not None and target.quantization is None:
+        weights //= 2 if "8" in method else 4
+    cache = (known.target_kv_bytes_per_token or 0) + (known.draft_kv_bytes_per_token or 0)
+    draft = known.draft_weights_bytes or 0
+    if method is not None:
+        draft //= 4
+    return weights // spread + draft, int(cache * _least_tokens(situation))
+
+
+def _least_tokens(situation: Situation) -> int:
+    """One request; vLLM insists on room for one of full length, if it is told a length."""
+    if situation.engine == "vllm" and isinstance(situation.flags.get("max-model-len"), str):
+        return max(0, served_context(situation) or 0)
+    return situation.max_prompt_tokens or 0
+
+
+def draft_is_counted(situation: Situation) -> Judgement:
+    """SGLang versions that measured free memory before the draft was loaded."""
+    if situation.engine != "sglang" or situation.draft is None or is_own_draft(situation):
+        return FINE
+    if not is_older(situation.version.text, "0.5.11"):
+        return FINE
+    known = estimate(situation)
+    size = known.draft_weights_bytes
+    large = size is None or size >= _LARGE_DRAFT_BYTES
+    per_token = in_kib(known.draft_kv_bytes_per_token)
+    return found(
+        DRAFT_NOT_COUNTED.found(
+            situation.subject,
+            f"the draft's weights ({in_gib(size)} per GPU) and its KV cache ({per_token} per token) come on top",
+            severity="warning" if large else "note",
+            evidence=[("engine", f"SGLang {situation.version.text}"), ("estimate", known.described())],
+            remedy="lower --mem-fraction-static by the draft's share of the GPU",
+        )
+    )
+
+
+def rules(gpu_memory_bytes: tuple[int, ...] | None = None) -> tuple[Rule, ...]:
+    """The rules of this module, with the memory of each GPU of the machine where it is known."""
+    return partial(memory_fits, gpu_memory_bytes=gpu_memory_bytes), draft_is_counted
