@@ -320,10 +320,10 @@ def segments_of(pids: Iterable[int]) -> dict[str, int]:
     return found
 
 
-def remove_segments(segments: dict[str, int], *, not_before: float) -> tuple[list[str], list[str]]:
+def remove_segments(segments: dict[str, int], *, existed: dict[str, int]) -> tuple[list[str], list[str]]:
     """Deletes what is left of ``segments`` if nobody holds it; returns (removed, left).
 
-    A segment that existed before the server was only opened by it, and is not its own: it is not touched.
+    A segment that ``existed`` before the server was only opened by it: it is not touched.
     """
     removed, left = [], []
     for path, inode in segments.items():
@@ -331,9 +331,7 @@ def remove_segments(segments: dict[str, int], *, not_before: float) -> tuple[lis
             status = os.stat(path)
         except OSError:
             continue
-        if status.st_ino != inode or status.st_uid != os.getuid() or status.st_mtime < not_before - 1:
-            continue
-        if _is_held(path):
+        if status.st_ino != inode or existed.get(path) == inode or _is_held(path):
             continue
         try:
             os.unlink(path)
@@ -341,6 +339,16 @@ def remove_segments(segments: dict[str, int], *, not_before: float) -> tuple[lis
         except OSError:
             left.append(path)
     return removed, left
+
+
+def segments_now() -> dict[str, int]:
+    """Every POSIX shared-memory file of this host: inode by path."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(_SHM):
+            with contextlib.suppress(OSError):
+                found[entry.path] = entry.inode()
+    return found
 
 
 def _is_held(path: str) -> bool:
@@ -351,7 +359,6 @@ def _is_held(path: str) -> bool:
 class _Ipc(NamedTuple):
     shmid: int
     cpid: int
-    ctime: int
 
 
 def sysv_segments() -> list[_Ipc]:
@@ -362,15 +369,15 @@ def sysv_segments() -> list[_Ipc]:
     except (OSError, ValueError):
         return []
     at = {name: index for index, name in enumerate(names)}
-    return [_Ipc(int(row[at["shmid"]]), int(row[at["cpid"]]), int(row[at["ctime"]])) for row in rows]
+    return [_Ipc(int(row[at["shmid"]]), int(row[at["cpid"]])) for row in rows]
 
 
-def remove_sysv(creators: set[int], *, not_before: float) -> tuple[list[str], list[str]]:
-    """Deletes System V segments made by these pids since then; returns (removed, left)."""
+def remove_sysv(creators: set[int], *, existed: set[int]) -> tuple[list[str], list[str]]:
+    """Deletes System V segments made by these pids that did not exist before; returns (removed, left)."""
     removed: list[str] = []
     left: list[str] = []
     for segment in sysv_segments():
-        if segment.cpid in creators and segment.ctime >= not_before - 1:
+        if segment.cpid in creators and segment.shmid not in existed:
             libc = ctypes.CDLL(None, use_errno=True)
             gone = libc.shmctl(segment.shmid, 0, None) == 0
             (removed if gone else left).append(f"sysv:{segment.shmid}")
@@ -398,6 +405,8 @@ class Supervisor:
         self.exits: dict[int, int] = {}
         self.workers: set[tuple[int, int]] = set()
         self.segments: dict[str, int] = {}
+        self.existed = segments_now()
+        self.existed_sysv = {segment.shmid for segment in sysv_segments()}
         self.selector = selectors.DefaultSelector()
         self.clients: dict[socket.socket, bytearray] = {}
         self.waiting_for_stop: list[tuple[socket.socket, Any]] = []
@@ -678,7 +687,8 @@ class Supervisor:
             strict_ports=bool(self.spec.get("strict_ports")),
             segments=self.segments,
             creators={pid for pid, _ in self.known},
-            not_before=self.started_wall,
+            existed=self.existed,
+            existed_sysv=self.existed_sysv,
             took_s=time.monotonic() - began,
         )
         self.proof["no_child_left"] = has_no_child()
@@ -711,6 +721,8 @@ class Supervisor:
             "owner": self.spec.get("owner"),
             "known": [[pid, start, command] for (pid, start), command in sorted(self.known.items())],
             "segments": self.segments,
+            "existed": self.existed,
+            "existed_sysv": sorted(self.existed_sysv),
             "ended": self.ended,
             "proof": self.proof,
         }
@@ -863,7 +875,8 @@ def prove(
     strict_ports: bool,
     segments: dict[str, int],
     creators: set[int],
-    not_before: float,
+    existed: dict[str, int],
+    existed_sysv: set[int],
     took_s: float,
 ) -> dict[str, Any]:
     """What a stop left: ``left`` is empty only if nothing is."""
@@ -873,8 +886,8 @@ def prove(
     taken: list[str] = []
     if not remaining:
         for removing in (
-            remove_segments(segments, not_before=not_before),
-            remove_sysv(creators, not_before=not_before),
+            remove_segments(segments, existed=existed),
+            remove_sysv(creators, existed=existed_sysv),
         ):
             removed += removing[0]
             left += [f"shared memory {name}" for name in removing[1]]
@@ -1261,7 +1274,8 @@ def sweep(folder: str) -> int:
         strict_ports=bool(status.get("strict_ports")),
         segments=segments,
         creators=creators,
-        not_before=float(status.get("started_at", 0)),
+        existed=status.get("existed", {}),
+        existed_sysv=set(status.get("existed_sysv", ())),
         took_s=time.monotonic() - began,
     )
     status.update(state="ended", proof=proof)

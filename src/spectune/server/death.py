@@ -15,6 +15,7 @@ from spectune.server.phases import PhaseClock
 
 _LOG_TAIL_LINES = 30
 _LEASE_REASON = "nobody renewed the lease"
+_OWN_ENDS = frozenset({"exited", "worker"})
 _SUPERVISOR_REASON = "its supervisor was killed"
 _PHASE_WORDS = {
     "launch": "launching",
@@ -62,6 +63,8 @@ def death_of(
         )
     if ended.reason == _SUPERVISOR_REASON:
         return HostUnreachable(f"the supervisor of the server (pid {server.supervisor_pid}) was killed")
+    if ended.reason not in _OWN_ENDS:
+        return HostUnreachable(f"the server was stopped from outside: {ended.reason}")
     tail = log.last_lines(200)
     code = ended.exit_code
     cause = _cause(ended, tail, adapter)

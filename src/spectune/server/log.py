@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 _TAIL_LINES = 400
 _LINE_LIMIT = 2000
 _CHUNK_BYTES = 1 << 20
+_MAX_BEHIND_BYTES = 4 << 20
+_KEPT_BYTES = 1 << 20
 
 
 _CONTROL = re.compile(
@@ -34,16 +37,34 @@ class LogFollower:
         self._offset = start
         self._partial = b""
 
-    def new_lines(self) -> Iterator[str]:
-        """Complete lines since the last call; progress bars (carriage returns) count as lines."""
+    def new_lines(self, *, at_most_bytes: int | None = None) -> Iterator[str]:
+        """Complete lines since the last call; progress bars (carriage returns) count as lines.
+
+        A server that prints faster than lines are read is not followed word by
+        word: what lies more than a few megabytes back is skipped.
+        """
         try:
             with self.path.open("rb") as file:
+                behind = os.fstat(file.fileno()).st_size - self._offset
+                if behind > _MAX_BEHIND_BYTES:
+                    self._offset += behind - _KEPT_BYTES
+                    self._partial = b""
                 file.seek(self._offset)
-                while chunk := file.read(_CHUNK_BYTES):
+                left = behind if at_most_bytes is None else at_most_bytes
+                while left > 0 and (chunk := file.read(min(_CHUNK_BYTES, left))):
                     self._offset += len(chunk)
+                    left -= len(chunk)
                     yield from self._split(chunk)
         except FileNotFoundError:
             return
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to read now."""
+        try:
+            return self.path.stat().st_size > self._offset
+        except OSError:
+            return False
 
     def _split(self, chunk: bytes) -> Iterator[str]:
         *whole, rest = (self._partial + chunk).replace(b"\r", b"\n").split(b"\n")

@@ -17,6 +17,8 @@ from spectune.server.log import LogFollower
 from spectune.server.phases import PhaseClock
 
 _LOG_EVERY_S = 0.05
+_BITE_BYTES = 1 << 17
+"""Read at one go: lines are matched against many patterns, and the event loop measures meanwhile."""
 _VITALS_EVERY_S = 1.0
 _LAST_WORDS_S = 0.5
 """After a fatal line: time for the traceback, and for the process to end by itself."""
@@ -81,7 +83,6 @@ class Watch:
             self._lose(error)
             return
         await self.server.sync_log()
-        self._read_lines()
         self._lose(death_of(self.server, ended, self.log, self.adapter, self.clock))
 
     async def _follow_log(self) -> None:
@@ -92,12 +93,12 @@ class Watch:
                 if not self.server.ended.done():
                     self._lose(lost_by_its_own_word(fatal, self.log, self.adapter, self.clock))
                 return
-            await asyncio.sleep(_LOG_EVERY_S)
+            await asyncio.sleep(0 if self.log.is_behind else _LOG_EVERY_S)
 
     def _read_lines(self) -> str | None:
         """Takes in the new lines; returns the first that says that the service is over."""
         fatal = None
-        for line in self.log.new_lines():
+        for line in self.log.new_lines(at_most_bytes=_BITE_BYTES):
             if not is_hang_report(line):
                 self.note_life()
             if fatal is None and is_fatal(line):
