@@ -20,6 +20,7 @@ _LOG_EVERY_S = 0.05
 _BITE_BYTES = 1 << 17
 """Read at one go: lines are matched against many patterns, and the event loop measures meanwhile."""
 _VITALS_EVERY_S = 1.0
+_LAST_BITES = 16
 _LAST_WORDS_S = 0.5
 """After a fatal line: time for the traceback, and for the process to end by itself."""
 _BUSY_CORES = 0.02
@@ -83,6 +84,10 @@ class Watch:
             self._lose(error)
             return
         await self.server.sync_log()
+        for _ in range(_LAST_BITES):  # its last words may lie in a phase that was not seen yet
+            if not self.log.is_behind:
+                break
+            self._read_lines()
         self._lose(death_of(self.server, ended, self.log, self.adapter, self.clock))
 
     async def _follow_log(self) -> None:
