@@ -1,35 +1,30 @@
 """What a trial is expected to show, from what was measured so far; and the judgement afterwards.
 
-The model is deliberately small: a chain's acceptance length follows from the
-per-position acceptance of a longer chain, and its step cost is taken as linear
-in the number of drafted tokens. Its allowance is declared, not fitted.
+The numbers come from ``cost_model.SpeedModel``. An arm whose method, drafter
+or flags were never measured gets a direction and no number.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm, differing_factors
+from spectune.domain.cost_model import ArmPrediction, SpeedModel
 from spectune.domain.hypothesis import Expectation, Hypothesis, Judgement
 from spectune.domain.interval import Interval
+from spectune.domain.prediction_estimate import LogEstimate
+from spectune.domain.prediction_observation import Observation
+from spectune.domain.prediction_shape import arm_facts
 from spectune.domain.study import ArmExpectation
 
-_CHAIN_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model"})
-_ALLOWANCE_FRAC = 0.10
-_ALLOWANCE_PER_NEW_POSITION_FRAC = 0.04
-_LENGTH_FACTORS = frozenset({"num_draft_tokens", "num_steps"})
+__all__ = ["Observation", "PredictionError", "judge_hypothesis", "prediction_error", "propose"]
 
-
-@dataclass(frozen=True)
-class Observation:
-    """One measured trial: end-to-end tok/s, and its ratio to the baseline measured before it."""
-
-    arm: Arm
-    tok_per_s: float
-    speedup: float | None
-    acceptance: AcceptanceCounts | None
+_LEVEL = 0.8
+_REPEAT_LOG_SD = 0.08
+"""Of one arm's speed in another launch, until launches tell: restarts alone move speeds by 10-20 %."""
 
 
 def propose(
@@ -49,7 +44,7 @@ def propose(
             compared_with_name=arm.name,
             changed=(),
             expectation="same",
-            predicted_tok_per_s=_around(last.tok_per_s, _ALLOWANCE_FRAC),
+            predicted_tok_per_s=_around(last.tok_per_s),
             why="the same configuration in a new process: what differs is the noise of launches and of the machine",
         )
     if is_baseline:
@@ -95,88 +90,73 @@ def _nearest(arm: Arm, observed: Sequence[Observation]) -> Arm | None:
 def _predict(
     arm: Arm, reference: Arm, changed: tuple[str, ...], observed: Sequence[Observation]
 ) -> tuple[Interval | None, str]:
-    method, length = arm.knobs.method, arm.knobs.num_draft_tokens
-    if reference.knobs.method != method:
-        return None, f"first arm with {method}: its acceptance on these prompts is not known yet"
-    if not set(changed) <= _LENGTH_FACTORS or method not in _CHAIN_METHODS or length is None:
+    facts = arm_facts(arm)
+    settings = {arm_facts(o.arm).setting for o in observed if o.acceptance_length is not None}
+    if reference.knobs.method != arm.knobs.method:
+        return None, f"first arm with {arm.knobs.method}: its acceptance on these prompts is not known yet"
+    if facts.setting not in settings:
         return (
             None,
             f"{', '.join(changed)} changed against {reference.name}; nothing measured so far predicts it",
         )
-    family = [
-        o
-        for o in observed
-        if o.arm.knobs.num_draft_tokens is not None
-        and o.speedup is not None
-        and o.acceptance is not None
-        and o.acceptance.acceptance_length is not None
-        and set(differing_factors(arm, o.arm)) <= _LENGTH_FACTORS
-    ]
-    with_positions = [o for o in family if o.acceptance is not None and o.acceptance.accepted_per_position]
-    if not family or not with_positions:
-        return (
-            None,
-            f"acceptance per position of {reference.name} is not known, so nothing predicts this length",
-        )
-    longest = max(with_positions, key=lambda o: o.arm.knobs.num_draft_tokens or 0)
-    assert longest.acceptance is not None
-    expected_length, invented = chain_acceptance_length(longest.acceptance, length)
-    cost = _step_cost(length, family)
-    if expected_length is None or cost is None or cost <= 0:
-        return None, f"the measurements of {reference.name} do not determine a prediction"
-    baseline_tok_per_s = longest.tok_per_s / (longest.speedup or 1)
-    speedup = expected_length / cost
-    allowance = _ALLOWANCE_FRAC + _ALLOWANCE_PER_NEW_POSITION_FRAC * invented
-    why = (
-        f"from {longest.arm.name}: acceptance length {expected_length:.2f} at {length} drafted tokens, "
-        f"step cost {cost:.2f} baseline steps if linear in them; allowance {allowance:.0%} (declared, not fitted)"
+    model = SpeedModel(observed)
+    if model.baseline_tok_per_s() is None:
+        return None, "no baseline was measured yet, so nothing predicts a speed"
+    prediction = model.predict(arm)
+    interval = prediction.tok_per_s.interval(unit="tok/s", level=_LEVEL, n=model.num_points)
+    return interval, _reason(prediction, model)
+
+
+def _reason(prediction: ArmPrediction, model: SpeedModel) -> str:
+    acceptance, cost = prediction.acceptance, prediction.cost
+    sources = {
+        "own": "measured",
+        "derived": "from the acceptance by position of a longer draft",
+        "regressed": "from drafts of other shapes, not derived",
+        "unknown": "not known",
+    }
+    invented = (
+        f", {acceptance.invented} positions extrapolated"
+        if acceptance.case == "derived" and acceptance.invented
+        else ""
     )
-    return _around(baseline_tok_per_s * speedup, allowance), why
+    return (
+        f"acceptance length {acceptance.length.value:.2f} ({sources[acceptance.case]}{invented}); "
+        f"step cost {cost.value:.2f} ± {cost.sd:.2f} baseline steps, fitted from {model.num_points} "
+        f"measured arm{'s' if model.num_points != 1 else ''}"
+    )
 
 
-def chain_acceptance_length(counts: AcceptanceCounts, length: int) -> tuple[float | None, int]:
-    """Acceptance length of a chain of ``length``, and how many of its positions had to be invented.
-
-    Exact for positions measured in a chain at least as long (a chain's first
-    positions do not know how long it is); beyond, the last conditional
-    acceptance is held, which is optimistic where acceptance decays.
-    """
-    marginal = counts.marginal_acceptance
-    if not marginal:
-        return None, 0
-    positions = list(marginal[:length])
-    invented = length - len(positions)
-    if invented > 0:
-        conditional = counts.conditional_acceptance
-        last = conditional[-1] if conditional else None
-        for _ in range(invented):
-            positions.append(positions[-1] * (last if last is not None else 0.0))
-    return 1 + sum(positions), max(0, invented)
+def _around(value: float) -> Interval:
+    return LogEstimate(value, _REPEAT_LOG_SD).interval(unit="tok/s", level=_LEVEL, n=1)
 
 
-def _step_cost(length: int, family: Sequence[Observation]) -> float | None:
-    """Baseline steps per verify step at ``length``: a line through the two nearest known lengths, or through (0, 1)."""
-    points = {0: 1.0}
-    for observation in family:
-        known, speedup = observation.arm.knobs.num_draft_tokens, observation.speedup
-        taken = observation.acceptance.acceptance_length if observation.acceptance else None
-        if known is not None and speedup and taken is not None:
-            points[known] = taken / speedup
-    nearest = sorted(points, key=lambda k: (abs(k - length), -k))[:2]
-    if len(nearest) < 2:
+@dataclass(frozen=True)
+class PredictionError:
+    """How wrong predictions were, over the trials that had one."""
+
+    n: int
+    median_abs_frac: float
+    worst_abs_frac: float
+    inside_frac: float
+    """Share of observed speeds inside the predicted interval."""
+    level: float
+
+
+def prediction_error(pairs: Sequence[tuple[Interval, float]]) -> PredictionError | None:
+    """From (predicted, observed) speeds; ``None`` for none."""
+    if not pairs:
         return None
-    (a, b) = nearest
-    return points[a] + (points[b] - points[a]) * (length - a) / (b - a)
-
-
-def _around(value: float, allowance_frac: float) -> Interval:
-    return Interval(
-        value=value,
-        low=value * (1 - allowance_frac),
-        high=value * (1 + allowance_frac),
-        level=0.8,
-        n=1,
-        unit="tok/s",
+    errors = [abs(math.expm1(math.log(predicted.value / observed))) for predicted, observed in pairs]
+    inside = [
+        p.low is not None and p.high is not None and p.low <= observed <= p.high for p, observed in pairs
+    ]
+    return PredictionError(
+        n=len(pairs),
+        median_abs_frac=median(errors),
+        worst_abs_frac=max(errors),
+        inside_frac=sum(inside) / len(pairs),
+        level=pairs[0][0].level,
     )
 
 

@@ -6,15 +6,35 @@ launch of a server), because restarts alone move medians by 10-20 % (docs/design
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal
 
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.interval import Interval
 from spectune.domain.record import Record
+from spectune.domain.statistics_launches import (
+    FEW_DEGREES,
+    KNOWN_DEGREES,
+    PairedTrial,
+    SpeedSample,
+    covariance,
+    launch_noise,
+    mean_var,
+    pair_trial,
+)
+
+__all__ = [
+    "Comparison",
+    "SpeedSample",
+    "Verdict",
+    "acceptance_length_interval",
+    "compare_with_baseline",
+    "geometric_mean_interval",
+    "judge",
+    "mean_interval",
+    "t_quantile",
+]
 
 Verdict = Literal["FASTER", "SLOWER", "SAME", "CANNOT_TELL"]
 
@@ -26,18 +46,11 @@ def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     return float(stdtrit(degrees_of_freedom, probability))
 
 
-def _mean_var(values: Sequence[float]) -> tuple[float, float | None]:
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, None
-    return mean, math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)
-
-
 def mean_interval(values: Sequence[float], *, unit: str, level: float = 0.95) -> Interval | None:
     """Arithmetic mean with a t interval; ``None`` for no values."""
     if not values:
         return None
-    mean, variance = _mean_var(values)
+    mean, variance = mean_var(values)
     if variance is None:
         return Interval(value=mean, low=None, high=None, level=level, n=1, unit=unit)
     half = t_quantile((1 + level) / 2, len(values) - 1) * math.sqrt(variance / len(values))
@@ -86,15 +99,6 @@ def acceptance_length_interval(parts: Sequence[AcceptanceCounts], *, level: floa
     )
 
 
-@dataclass(frozen=True)
-class SpeedSample:
-    """One trial's speed of each prompt at one load point. ``order`` is its place in time."""
-
-    arm_id: str
-    order: int
-    speed_by_prompt: Mapping[str, float]
-
-
 class Comparison(Record):
     """An arm against the baseline: ``speedup`` is a ratio of geometric means, paired by prompt."""
 
@@ -106,78 +110,11 @@ class Comparison(Record):
     num_baseline_trials: int
     trial_noise_frac: float | None
     """Standard deviation of one launch's log speed; ``None``: nothing was launched twice."""
-
-
-@dataclass(frozen=True)
-class _PairedTrial:
-    """One trial's log ratio to the baseline around it, per prompt, and each baseline trial's weight in that."""
-
-    logs: Mapping[str, float]
-    weights: Mapping[int, float]
-
-    @property
-    def effect(self) -> float:
-        return math.fsum(self.logs.values()) / len(self.logs)
-
-
-def _pair(trial: SpeedSample, baselines: Sequence[SpeedSample]) -> _PairedTrial:
-    """Against the mean of the baseline trial before it and the one after it (one of them at an end)."""
-    before = [b for b in baselines if b.order < trial.order]
-    after = [b for b in baselines if b.order > trial.order]
-    around = [*before[-1:], *after[:1]]
-    prompts = set(trial.speed_by_prompt).intersection(*(b.speed_by_prompt for b in around))
-    logs = {
-        p: math.log(trial.speed_by_prompt[p])
-        - math.fsum(math.log(b.speed_by_prompt[p]) for b in around) / len(around)
-        for p in prompts
-    }
-    return _PairedTrial(logs, {b.order: 1 / len(around) for b in around})
-
-
-def _overlap(first: Mapping[int, float], second: Mapping[int, float]) -> float:
-    """Covariance of two trials' ratios through shared baseline trials, in launch variances."""
-    return math.fsum(weight * second.get(order, 0.0) for order, weight in first.items())
-
-
-def _launch_noise(
-    paired: Mapping[str, Sequence[_PairedTrial]], baselines: Sequence[SpeedSample]
-) -> tuple[float, int] | None:
-    """Variance of a launch's log speed and its degrees of freedom: the larger of what two sources say.
-
-    Repeated arms: their spread, divided by what it would be for launches of
-    variance one, given the baseline trials they share. Baseline trials: half
-    the mean square of the steps from one to the next, which a slow drift
-    hardly moves (von Neumann 1941).
-    """
-    candidates: list[tuple[float, int]] = []
-    squares, expected, degrees = 0.0, 0.0, 0
-    for trials in paired.values():
-        m = len(trials)
-        if m > 1:
-            mean, _ = _mean_var([t.effect for t in trials])
-            squares += math.fsum((t.effect - mean) ** 2 for t in trials)
-            own = math.fsum(1 + _overlap(t.weights, t.weights) for t in trials)
-            expected += own - math.fsum(_covariance(a, b) for a in trials for b in trials) / m
-            degrees += m - 1
-    if degrees:
-        candidates.append((squares / expected, degrees))
-    steps = [step for pair in itertools.pairwise(baselines) if (step := _step(*pair)) is not None]
-    if steps:
-        candidates.append((math.fsum(s * s for s in steps) / len(steps) / 2, len(steps)))
-    return max(candidates, default=None)
-
-
-def _covariance(a: _PairedTrial, b: _PairedTrial) -> float:
-    return (1.0 if a is b else 0.0) + _overlap(a.weights, b.weights)
-
-
-def _step(first: SpeedSample, second: SpeedSample) -> float | None:
-    """Mean log change from one baseline trial to the next over their common prompts."""
-    shared = first.speed_by_prompt.keys() & second.speed_by_prompt.keys()
-    if not shared:
-        return None
-    logs = (math.log(second.speed_by_prompt[p] / first.speed_by_prompt[p]) for p in shared)
-    return math.fsum(logs) / len(shared)
+    degrees: float | None = None
+    """Of freedom, of the interval."""
+    prompt_log_var: float | None = None
+    """Variance of the mean log ratio from prompts; ``launch_log_var`` from launches (``None``: unknown)."""
+    launch_log_var: float | None = None
 
 
 def judge(speedup: Interval, *, margin: float) -> Verdict:
@@ -199,23 +136,27 @@ def compare_with_baseline(
     *,
     level: float = 0.95,
     margin: float = 0.02,
+    known_launch_log_sd: float | None = None,
+    known_degrees: float = KNOWN_DEGREES,
 ) -> dict[str, Comparison]:
     """Each arm against the baseline trials that bracket it in time, prompt by prompt.
 
     Two sources of error are added: spread over prompts of the paired log
     ratios, and spread between launches; degrees of freedom by Satterthwaite
     (1946). A slow drift of the machine cancels between the bracketing trials.
-    Arms sharing no prompt with the baseline are left out.
+    Arms sharing no prompt with the baseline are left out. ``known_launch_log_sd``
+    is a noise floor measured before, from ``known_degrees`` degrees of freedom.
     """
     if not baselines:
         return {}
     ordered = sorted(baselines, key=lambda b: b.order)
-    paired: dict[str, list[_PairedTrial]] = {}
+    paired: dict[str, list[PairedTrial]] = {}
     for trial in arms:
-        pair = _pair(trial, ordered)
+        pair = pair_trial(trial, ordered)
         if pair.logs:
             paired.setdefault(trial.arm_id, []).append(pair)
-    noise = _launch_noise(paired, ordered)
+    known = None if known_launch_log_sd is None else (known_launch_log_sd**2, known_degrees)
+    noise = launch_noise(paired, ordered, known)
     return {
         arm_id: _compare_one(arm_id, trials, noise=noise, level=level, margin=margin)
         for arm_id, trials in paired.items()
@@ -224,9 +165,9 @@ def compare_with_baseline(
 
 def _compare_one(
     arm_id: str,
-    trials: Sequence[_PairedTrial],
+    trials: Sequence[PairedTrial],
     *,
-    noise: tuple[float, int] | None,
+    noise: tuple[float, float] | None,
     level: float,
     margin: float,
 ) -> Comparison:
@@ -236,17 +177,20 @@ def _compare_one(
     for prompt in prompts:
         seen = [t.logs[prompt] for t in trials if prompt in t.logs]
         per_prompt.append(math.fsum(seen) / len(seen))
-    mean, prompt_variance = _mean_var(per_prompt)
+    mean, prompt_variance = mean_var(per_prompt)
     n = len(per_prompt)
-    low = high = None
+    low = high = degrees = launch_var = None
     if prompt_variance is not None:
-        parts = [(prompt_variance / n, n - 1)]
+        parts = [(prompt_variance / n, float(n - 1))]
         if noise is not None:
-            launches = math.fsum(_covariance(a, b) for a in trials for b in trials) / m**2
-            parts.append((noise[0] * launches, noise[1]))
+            launches = math.fsum(covariance(a, b) for a in trials for b in trials) / m**2
+            launch_var = noise[0] * launches
+            parts.append((launch_var, noise[1]))
         variance = sum(v for v, _ in parts)
-        spread = sum(v * v / df for v, df in parts)
+        spread = math.fsum(v * v / df for v, df in parts)
         degrees = variance**2 / spread if spread > 0 else float(n - 1)
+        if noise is not None and noise[1] < FEW_DEGREES:
+            degrees = min(degrees, noise[1])
         half = t_quantile((1 + level) / 2, degrees) * math.sqrt(variance)
         low, high = math.exp(mean - half), math.exp(mean + half)
     speedup = Interval(value=math.exp(mean), low=low, high=high, level=level, n=n, unit="x baseline")
@@ -258,4 +202,7 @@ def _compare_one(
         num_trials=m,
         num_baseline_trials=len(set().union(*(t.weights for t in trials))),
         trial_noise_frac=None if noise is None else math.sqrt(noise[0]),
+        degrees=degrees,
+        prompt_log_var=None if prompt_variance is None else prompt_variance / n,
+        launch_log_var=launch_var,
     )

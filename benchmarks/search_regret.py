@@ -1,0 +1,263 @@
+"""Regret and launches of each strategy on simulated surfaces.
+
+    search_regret.py --curves FILE.csv --seeds 200 [--space chain|tree|both] [--per prompt|launch] [--json]
+
+Regret is 1 - true speed of the arm recommended / true speed of the best arm,
+plain decoding among them. Every seed draws its noise between 2 and 10 %.
+``--per prompt``: that is one prompt's, of 32 paired in a launch; ``--per
+launch``: of the launch's whole result. TPE needs optuna, which only this
+benchmark uses; without it the row is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from search_surfaces import (
+    CHAIN_COSTS,
+    LAUNCH_S,
+    MEASURE_S,
+    TREE_COSTS,
+    Surface,
+    chain_surface,
+    read_curves,
+    tree_surface,
+)
+
+from spectune.domain.arm import Arm
+from spectune.domain.prediction_observation import Observation
+from spectune.search.grid import Grid
+from spectune.search.one_factor import OneFactor
+from spectune.search.predict import Predict
+from spectune.search.protocol import Ask, Budget, History, LegalArm, Strategy
+
+BUDGET = {"chain": 4, "tree": 10}
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Of one seed."""
+
+    sd: float
+    per: str
+
+
+@dataclass(frozen=True)
+class Result:
+    regret: float
+    launches: int
+
+
+Search = Callable[[Surface, int, int, Noise], Result]
+
+
+def run_strategy(strategy: Strategy, surface: Surface, seed: int, noise: Noise) -> Result:
+    """Asks until the strategy stops."""
+    seen: list[Observation] = []
+    while True:
+        answer = strategy.ask(History(tuple(seen)))
+        if not isinstance(answer, Ask):
+            return Result(surface.regret(answer.best), len(seen))
+        seen.append(surface.measure(answer.arm, launch=len(seen), seed=seed, noise=noise.sd, per=noise.per))
+
+
+_LEGAL: dict[str, list[LegalArm]] = {}
+
+
+def legal_arms(surface: Surface) -> list[LegalArm]:
+    if surface.name not in _LEGAL:
+        _LEGAL[surface.name] = [LegalArm(arm, launch_s=LAUNCH_S, measure_s=MEASURE_S) for arm in surface.arms]
+    return _LEGAL[surface.name]
+
+
+def predict(surface: Surface, seed: int, budget: int | None, noise: Noise) -> Result:
+    launch_sd = noise.sd if noise.per == "launch" else 0.001
+    strategy = Predict(legal_arms(surface), budget=Budget(launches=budget), launch_log_sd=launch_sd)
+    return run_strategy(strategy, surface, seed, noise)
+
+
+def one_factor(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
+    return run_strategy(OneFactor(legal_arms(surface), budget=Budget(launches=budget)), surface, seed, noise)
+
+
+def full_grid(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
+    return run_strategy(Grid(legal_arms(surface)), surface, seed, noise)
+
+
+def grid(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
+    """An even grid over the arms as listed, within the budget."""
+    others = surface.arms[1:]
+    chosen = [others[round((i + 0.5) * len(others) / (budget - 1) - 0.5)] for i in range(budget - 1)]
+    return _best_of(surface, chosen, seed, noise)
+
+
+def random_search(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
+    chosen = random.Random(f"random/{surface.name}/{seed}").sample(surface.arms[1:], budget - 1)
+    return _best_of(surface, chosen, seed, noise)
+
+
+def _best_of(surface: Surface, arms: Sequence[Arm], seed: int, noise: Noise) -> Result:
+    found = [
+        surface.measure(arm, launch=i, seed=seed, noise=noise.sd, per=noise.per)
+        for i, arm in enumerate((surface.arms[0], *arms))
+    ]
+    best = max(found, key=lambda o: o.tok_per_s)
+    return Result(surface.regret(best.arm), len(found))
+
+
+def tpe(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
+    """Optuna's TPE over the same knobs; the baseline is given, an illegal or repeated draw costs nothing."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(2, budget // 3))
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    by_shape = {_shape(arm): arm for arm in surface.arms[1:]}
+    sides = [sorted({shape[i] for shape in by_shape}) for i in range(4)]
+    seen = [surface.measure(surface.arms[0], launch=0, seed=seed, noise=noise.sd, per=noise.per)]
+    values: dict[str, float] = {}
+    for _ in range(40 * budget):
+        if len(seen) >= budget:
+            break
+        trial = study.ask()
+        shape = tuple(
+            trial.suggest_categorical(name, side) if name == "graphs" else _suggest(trial, name, side)
+            for name, side in zip(("steps", "topk", "tokens", "graphs"), sides, strict=True)
+        )
+        if shape[1] == 1 and len(sides[1]) == 1:
+            shape = (shape[2], 1, shape[2], shape[3])
+        arm = by_shape.get(shape)
+        if arm is None:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            continue
+        if arm.arm_id not in values:
+            observed = surface.measure(arm, launch=len(seen), seed=seed, noise=noise.sd, per=noise.per)
+            seen.append(observed)
+            values[arm.arm_id] = observed.tok_per_s
+        study.tell(trial, values[arm.arm_id])
+    best = max(seen, key=lambda o: o.tok_per_s)
+    return Result(surface.regret(best.arm), len(seen))
+
+
+def _suggest(trial: Any, name: str, side: list[Any]) -> Any:
+    return side[trial.suggest_int(name, 0, len(side) - 1)] if len(side) > 1 else side[0]
+
+
+def _shape(arm: Arm) -> tuple[Any, ...]:
+    knobs = arm.knobs
+    return knobs.num_steps, knobs.topk, knobs.num_draft_tokens, knobs.cuda_graphs
+
+
+SEARCHES: dict[str, Search] = {
+    "predict": predict,
+    "one-factor": one_factor,
+    "grid": grid,
+    "random": random_search,
+    "tpe": tpe,
+    "full grid": full_grid,
+}
+
+
+def summary(results: Sequence[tuple[str, Result]]) -> dict[str, Any]:
+    """Over all seeds and surfaces; ``worst_surface`` is the largest mean of one surface."""
+    regrets = sorted(r.regret for _, r in results)
+    by_surface: dict[str, list[float]] = {}
+    for name, result in results:
+        by_surface.setdefault(name, []).append(result.regret)
+    means = {name: statistics.fmean(values) for name, values in by_surface.items()}
+    worst = sorted(means, key=lambda name: -means[name])
+    launches = [r.launches for _, r in results]
+    return {
+        "mean_regret": statistics.fmean(regrets),
+        "p95_regret": regrets[min(len(regrets) - 1, math.ceil(0.95 * len(regrets)) - 1)],
+        "p99_regret": regrets[min(len(regrets) - 1, math.ceil(0.99 * len(regrets)) - 1)],
+        "worst_regret": regrets[-1],
+        "share_above_5_percent": sum(r > 0.05 for r in regrets) / len(regrets),
+        "worst_surface_mean_regret": means[worst[0]],
+        "worst_surfaces": {name: means[name] for name in worst[:3]},
+        "surfaces_above_5_percent": sum(mean > 0.05 for mean in means.values()),
+        "mean_launches": statistics.fmean(launches),
+        "max_launches": max(launches),
+        "runs": len(results),
+    }
+
+
+def run_space(
+    space: str, surfaces: Sequence[Surface], *, seeds: int, per: str, names: Sequence[str]
+) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for name in names:
+        began, results = time.process_time(), []
+        for surface in surfaces:
+            for seed in range(seeds):
+                sd = random.Random(f"noise/{surface.name}/{seed}").uniform(0.02, 0.10)
+                results.append((surface.name, SEARCHES[name](surface, seed, BUDGET[space], Noise(sd, per))))
+        table[name] = {**summary(results), "cpu_s_per_run": (time.process_time() - began) / len(results)}
+    return {
+        "surfaces": len(surfaces),
+        "legal_arms": len(surfaces[0].arms),
+        "budget_launches": BUDGET[space],
+        "seeds": seeds,
+        "noise_per": per,
+        "strategies": table,
+    }
+
+
+def _print(space: str, found: dict[str, Any]) -> None:
+    print(
+        f"{space}: {found['surfaces']} surfaces x {found['seeds']} seeds, {found['legal_arms']} legal arms, "
+        f"at most {found['budget_launches']} launches, noise 2-10 % per {found['noise_per']}"
+    )
+    print("| strategy | mean regret | 95th | 99th | worst | worst surface's mean | launches, mean (most) |")
+    print("|---|---|---|---|---|---|---|")
+    for name, row in found["strategies"].items():
+        print(
+            f"| {name} | {row['mean_regret']:.2%} | {row['p95_regret']:.1%} | {row['p99_regret']:.1%} "
+            f"| {row['worst_regret']:.1%} | {row['worst_surface_mean_regret']:.2%} "
+            f"| {row['mean_launches']:.1f} ({row['max_launches']}) |"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--curves", type=Path, required=True, help="CSV: model,mode,k1,...,k8")
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--space", choices=("chain", "tree", "both"), default="both")
+    parser.add_argument("--per", choices=("prompt", "launch"), default="prompt")
+    parser.add_argument("--strategies", default=None, help="comma list; default: all that can run")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    names = args.strategies.split(",") if args.strategies else list(SEARCHES)
+    if "tpe" in names:
+        try:
+            import optuna  # noqa: F401
+        except ImportError:
+            names.remove("tpe")
+            print("optuna is not installed: no TPE row", file=sys.stderr)
+    curves = read_curves(args.curves)
+    makers = {"chain": (chain_surface, CHAIN_COSTS), "tree": (tree_surface, TREE_COSTS)}
+    document: dict[str, Any] = {"schema_version": 1, "spaces": {}}
+    for space in ("chain", "tree") if args.space == "both" else (args.space,):
+        make, costs = makers[space]
+        surfaces = [make(curve, cost) for curve in curves for cost in costs]
+        found = run_space(space, surfaces, seeds=args.seeds, per=args.per, names=names)
+        document["spaces"][space] = found
+        if not args.json:
+            _print(space, found)
+    if args.json:
+        print(json.dumps(document, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

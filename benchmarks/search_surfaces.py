@@ -1,0 +1,219 @@
+"""Simulated engines for the search benchmarks: acceptance from published curves, cost curves with cliffs.
+
+Nothing here is known to spectune: acceptance of a tree, cliffs and noise are
+made by other formulas than the ones the model fits.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.arm import Arm, Knobs, baseline_arm
+from spectune.domain.prediction_observation import Observation
+from spectune.domain.prediction_shape import id_of
+
+BASELINE_TOK_PER_S = 80.0
+VERIFY_STEPS = 1500
+"""Of one launch: 32 prompts of about 128 tokens."""
+PROMPTS = 32
+CLUSTERING = 3.0
+"""Verify steps of one answer resemble each other: variance of their counts over independent ones."""
+LAUNCH_S, MEASURE_S = 240.0, 120.0
+
+ChainCost = Callable[[int], float]
+TreeCost = Callable[[int, int, int, bool], float]
+
+CHAIN_COSTS: dict[str, ChainCost] = {
+    "cheap draft": lambda k: 1 + (0.03 + 0.03 * k) * (k > 0),
+    "linear 0.10": lambda k: 1 + 0.10 * k,
+    "linear 0.20": lambda k: 1 + 0.20 * k,
+    "overhead": lambda k: 1 + (0.5 + 0.04 * k) * (k > 0),
+    "saturating": lambda k: 1 + 0.35 * math.sqrt(k),
+    "knee after 4": lambda k: 1 + 0.05 * k + 0.15 * max(0, k - 4),
+    "cliff at 4": lambda k: 1 + 0.06 * k + 0.35 * (k >= 4),
+    "cliff at 8": lambda k: 1 + 0.05 * k + 0.5 * (k >= 8),
+    "two cliffs": lambda k: 1 + 0.05 * k + 0.2 * (k >= 3) + 0.3 * (k >= 6),
+    "slow processor": lambda k: 1 + 0.5 * k,
+}
+
+
+def _tree(
+    verify: float,
+    draft: float,
+    overhead: float,
+    eager: float,
+    eager_draft: float,
+    cliff: Callable[[int, int], float],
+) -> TreeCost:
+    def cost(steps: int, topk: int, tokens: int, graphs: bool) -> float:
+        plain = 1 + overhead + verify * tokens + draft * steps * (1 + 0.03 * (topk - 1)) + cliff(topk, tokens)
+        return plain if graphs else plain + eager + eager_draft * steps
+
+    return cost
+
+
+TREE_COSTS: dict[str, TreeCost] = {
+    "latency bound": _tree(0.010, 0.06, 0.08, 0.40, 0.08, lambda topk, tokens: 0.0),
+    "heavy overhead": _tree(0.033, 0.25, 0.50, 0.90, 0.10, lambda topk, tokens: 0.0),
+    "compute bound": _tree(0.050, 0.05, 0.10, 0.20, 0.05, lambda topk, tokens: 0.3 * (tokens > 16)),
+    "cliffs": _tree(
+        0.012, 0.08, 0.10, 0.30, 0.05, lambda topk, tokens: 0.35 * (tokens >= 16) + 0.25 * (topk >= 8)
+    ),
+    "heavy draft": _tree(0.010, 0.30, 0.10, 0.40, 0.15, lambda topk, tokens: 0.0),
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A published curve: ``lengths[k]`` is the acceptance length with k drafted tokens."""
+
+    name: str
+    method: str
+    lengths: tuple[float, ...]
+
+
+def read_curves(path: Path) -> list[Curve]:
+    """Rows ``model,mode,k1..k8``; lines with # are comments."""
+    lines = [
+        line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")
+    ]
+    curves = []
+    for row in csv.DictReader(lines):
+        name = f"{row['model']} {row['mode']}"
+        known = [row[key] for key in sorted((k for k in row if k.startswith("k")), key=lambda k: int(k[1:]))]
+        method = next((m for m in ("dspark", "dflash", "mtp") if m in name), "eagle3")
+        curves.append(Curve(name, method, (1.0, *(float(value) for value in known if value))))
+    return curves
+
+
+def marginals(lengths: Sequence[float], k: int) -> list[float]:
+    """Share of steps that kept position i, falling, and adding up to the run's own length.
+
+    The steps between published lengths are made non-increasing by pooling
+    adjacent violators, which keeps their sum.
+    """
+    blocks: list[tuple[float, int]] = []
+    for value in (lengths[i] - lengths[i - 1] for i in range(1, k + 1)):
+        blocks.append((value, 1))
+        while len(blocks) > 1 and blocks[-2][0] < blocks[-1][0]:
+            (v2, n2), (v1, n1) = blocks.pop(), blocks.pop()
+            blocks.append(((v1 * n1 + v2 * n2) / (n1 + n2), n1 + n2))
+    falling = [min(1.0, max(0.0, v)) for v, n in blocks for _ in range(n)]
+    scale = (lengths[k] - 1) / max(math.fsum(falling), 1e-9)
+    return [min(1.0, v * scale) for v in falling]
+
+
+def draw_counts(rng: random.Random, shares: Sequence[float], tokens: int) -> AcceptanceCounts:
+    """Counts of one run, clustered by answer."""
+    kept, reached, before = [], float(VERIFY_STEPS), 1.0
+    for share in shares:
+        chance = min(1.0, share / before) if before > 0 else 0.0
+        spread = math.sqrt(max(reached * chance * (1 - chance), 0.0) * CLUSTERING)
+        reached = min(reached, max(0.0, float(round(rng.gauss(reached * chance, spread)))))
+        kept.append(int(reached))
+        before = share
+    return AcceptanceCounts(
+        num_drafts=VERIFY_STEPS,
+        num_draft_tokens=VERIFY_STEPS * tokens,
+        num_accepted_tokens=sum(kept),
+        accepted_per_position=tuple(kept),
+    )
+
+
+@dataclass(frozen=True)
+class Surface:
+    """All legal arms with their true speeds and acceptance."""
+
+    name: str
+    arms: tuple[Arm, ...]
+    speed: dict[str, float]
+    shares: dict[str, tuple[float, ...]]
+
+    @property
+    def best(self) -> float:
+        return max(self.speed.values())
+
+    def regret(self, arm: Arm | None) -> float:
+        return 1.0 if arm is None else 1 - self.speed[id_of(arm)] / self.best
+
+    def measure(self, arm: Arm, *, launch: int, seed: int, noise: float, per: str) -> Observation:
+        """One launch. ``per``: ``prompt`` (noise of a prompt's paired ratio) or ``launch`` (of the whole arm)."""
+        rng = random.Random(f"{self.name}/{seed}/{launch}/{id_of(arm)}")
+        sd = noise / math.sqrt(PROMPTS) if per == "prompt" else noise
+        shares = self.shares[id_of(arm)]
+        tokens = arm.knobs.num_draft_tokens or 0
+        return Observation(
+            arm=arm,
+            tok_per_s=self.speed[id_of(arm)] * math.exp(rng.gauss(0, sd)),
+            speedup=None,
+            acceptance=None if arm.is_baseline else draw_counts(rng, shares, tokens),
+            log_sd=sd,
+            launch=launch,
+        )
+
+
+def _arm(**knobs: object) -> Arm:
+    known = Knobs.model_validate({"drafter": "d", **knobs})
+    name = f"s{known.num_steps}-t{known.topk}-n{known.num_draft_tokens}{'' if known.cuda_graphs else '-nographs'}"
+    return Arm(name=name, engine="sglang", target="m", knobs=known)
+
+
+_BASELINE = baseline_arm(engine="sglang", target="m")
+
+
+def chain_surface(curve: Curve, cost_name: str) -> Surface:
+    """Plain decoding and every chain the curve has."""
+    cost = CHAIN_COSTS[cost_name]
+    arms, speed = [_BASELINE], {_BASELINE.arm_id: BASELINE_TOK_PER_S}
+    shares: dict[str, tuple[float, ...]] = {_BASELINE.arm_id: ()}
+    for k in range(1, len(curve.lengths)):
+        arm = _arm(method=curve.method, num_steps=k, topk=1, num_draft_tokens=k, cuda_graphs=True)
+        arms.append(arm)
+        speed[id_of(arm)] = BASELINE_TOK_PER_S * curve.lengths[k] / cost(k)
+        shares[id_of(arm)] = tuple(marginals(curve.lengths, k))
+    return Surface(f"{curve.name} / {cost_name}", tuple(arms), speed, shares)
+
+
+def tree_shapes() -> list[tuple[int, int, int, bool]]:
+    """Legal (steps, topk, tokens, graphs) of an EAGLE tree, root not counted."""
+    found = []
+    for graphs in (True, False):
+        for steps in (1, 2, 3, 4, 5, 6):
+            found.append((steps, 1, steps, graphs))
+            for topk in (2, 4, 8):
+                most = topk + (steps - 1) * topk * topk
+                found += [(steps, topk, n, graphs) for n in (4, 8, 16, 32) if steps <= n <= most]
+    return found
+
+
+def tree_shares(curve: Curve, steps: int, topk: int, tokens: int) -> list[float]:
+    """Wider levels keep more, the less the fewer tokens there are to go round."""
+    falling = marginals(curve.lengths, len(curve.lengths) - 1)
+    width = 1 + (topk - 1) * min(1.0, tokens / (steps * topk))
+    shares, before, kept = [], 1.0, 1.0
+    for share in falling[:steps]:
+        alone = min(1.0, share / before) if before > 0 else 0.0
+        kept *= 1 - (1 - alone) ** math.sqrt(width)
+        shares.append(kept)
+        before = share
+    return shares
+
+
+def tree_surface(curve: Curve, cost_name: str) -> Surface:
+    """Plain decoding and every legal tree, with and without graphs."""
+    cost = TREE_COSTS[cost_name]
+    arms, speed = [_BASELINE], {_BASELINE.arm_id: BASELINE_TOK_PER_S}
+    shares: dict[str, tuple[float, ...]] = {_BASELINE.arm_id: ()}
+    for steps, topk, tokens, graphs in tree_shapes():
+        arm = _arm(method="eagle3", num_steps=steps, topk=topk, num_draft_tokens=tokens, cuda_graphs=graphs)
+        kept = tree_shares(curve, steps, topk, tokens)
+        arms.append(arm)
+        shares[id_of(arm)] = tuple(kept)
+        speed[id_of(arm)] = BASELINE_TOK_PER_S * (1 + math.fsum(kept)) / cost(steps, topk, tokens, graphs)
+    return Surface(f"{curve.name} / {cost_name}", tuple(arms), speed, shares)

@@ -1,0 +1,35 @@
+"""One measured arm at one concurrency: what every model and strategy learns from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.arm import Arm
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One measured trial: end-to-end tok/s of a request, and its ratio to the baseline measured before it."""
+
+    arm: Arm
+    tok_per_s: float
+    speedup: float | None
+    acceptance: AcceptanceCounts | None
+    concurrency: int = 1
+    context_tokens: float | None = None
+    log_sd: float | None = None
+    """Standard error of log tok/s; ``None``: unknown, a default is taken."""
+    length: float | None = None
+    """Acceptance length where there are no counts (published or hand-measured figures)."""
+    length_log_sd: float | None = None
+    synthetic: bool = False
+    """Acceptance was imposed on the engine: the step cost is real, the speed is not a result."""
+    launch: int = 0
+    """Observations of one launch share it."""
+
+    @property
+    def acceptance_length(self) -> float | None:
+        if self.length is not None:
+            return self.length
+        return self.acceptance.acceptance_length if self.acceptance is not None else None

@@ -1,0 +1,85 @@
+"""What the models look at in an arm, worked out once per arm."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from spectune.domain.arm import Arm
+
+CHAIN_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model"})
+_VARIABLE_LENGTH_FLAGS = ("p-min", "p_min", "min-prob", "confidence")
+_MOST_REMEMBERED = 4096
+
+Family = tuple[str, str | None]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Draft steps, branching and tokens of an arm; zeros for plain decoding."""
+
+    steps: int
+    topk: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class ArmFacts:
+    arm_id: str
+    shape: Shape
+    is_chain: bool
+    """Whether shorter drafts of this arm follow from longer ones."""
+    family: Family
+    """Method and drafter."""
+    setting: str
+    """Family and everything else that may change acceptance; graphs do not."""
+    coordinates: tuple[float, ...]
+    """Where cost is smooth: one unit apart is half forgotten."""
+
+
+_remembered: dict[int, tuple[Arm, ArmFacts]] = {}
+
+
+def arm_facts(arm: Arm) -> ArmFacts:
+    """Remembered per arm object: hashing an arm costs more than predicting it."""
+    known = _remembered.get(id(arm))
+    if known is not None and known[0] is arm:
+        return known[1]
+    if len(_remembered) >= _MOST_REMEMBERED:
+        _remembered.clear()
+    facts = _facts(arm)
+    _remembered[id(arm)] = (arm, facts)
+    return facts
+
+
+def shape_of(arm: Arm) -> Shape:
+    """What an arm drafts; a side not given follows from the other (a chain has one token per step)."""
+    return arm_facts(arm).shape
+
+
+def id_of(arm: Arm) -> str:
+    """``arm.arm_id``, remembered."""
+    return arm_facts(arm).arm_id
+
+
+def _facts(arm: Arm) -> ArmFacts:
+    knobs = arm.knobs
+    steps = knobs.num_steps or knobs.num_draft_tokens or 4
+    shape = (
+        Shape(0, 1, 0) if arm.is_baseline else Shape(steps, knobs.topk or 1, knobs.num_draft_tokens or steps)
+    )
+    variable = any(word in name for name in arm.flags for word in _VARIABLE_LENGTH_FLAGS)
+    others = (tuple(sorted(arm.flags.items(), key=str)), tuple(sorted(arm.env.items())))
+    return ArmFacts(
+        arm_id=arm.arm_id,
+        shape=shape,
+        is_chain=knobs.method in CHAIN_METHODS and shape.topk == 1 and not variable,
+        family=(knobs.method, knobs.drafter),
+        setting=repr((knobs.method, knobs.drafter, others)),
+        coordinates=(
+            math.log2(shape.tokens + 1) / 0.4,
+            math.log2(shape.steps + 1) / 0.4,
+            math.log2(shape.topk),
+            0.8 if knobs.cuda_graphs is False else 0.0,
+        ),
+    )

@@ -1,0 +1,103 @@
+"""``explain``: measured rows in, the whole explanation out. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spectune.domain.cost_model import SpeedModel
+from spectune.domain.interval import Interval
+from spectune.domain.prediction import prediction_error
+from spectune.domain.prediction_shape import id_of
+from spectune.explain.measured import MeasuredRow
+from spectune.explain.next_actions import next_actions
+from spectune.explain.records import ExplainedRow, Explanation, ModelError, PredictedAgainstMeasured
+from spectune.explain.rows import best_row, explain_row
+from spectune.explain.schedule import schedule
+from spectune.explain.what_if import what_if_table
+
+
+def explain(
+    rows: Sequence[MeasuredRow],
+    *,
+    assumptions: Sequence[str] = (),
+    predictions: Sequence[tuple[str, Interval, float]] = (),
+    winning_command: str | None = None,
+    machine_ceiling_tok_per_s: float | None = None,
+    margin: float = 0.02,
+) -> Explanation:
+    """``predictions``: (arm, predicted, measured tok/s), written before each launch; needs a baseline row."""
+    model = SpeedModel([row.observation for row in rows])
+    explained = tuple(explain_row(row, model, machine_ceiling=machine_ceiling_tok_per_s) for row in rows)
+    first = min(row.concurrency for row in rows)
+    anchor = _anchor(rows, first)
+    table = () if anchor is None else what_if_table(rows, model, anchor)
+    plan = schedule(rows, margin=margin)
+    best = best_row(rows, first)
+    actions = next_actions(
+        rows, explained, table, model, anchor=anchor, plan=plan, winning_command=winning_command
+    )
+    concurrencies = sorted({row.concurrency for row in rows})
+    return Explanation(
+        headline=_headline(best, anchor, explained),
+        baseline_tok_per_s={str(c): model.baseline_tok_per_s(c) or 0.0 for c in concurrencies},
+        best_arm=id_of(best.arm),
+        rows=explained,
+        what_if=table,
+        next=actions,
+        schedule=plan,
+        predictions=tuple(_judged(*item) for item in predictions),
+        model_error=_error(predictions),
+        winning_command=winning_command,
+        assumptions=tuple(assumptions),
+    )
+
+
+def _anchor(rows: Sequence[MeasuredRow], concurrency: int) -> MeasuredRow | None:
+    """The fastest speculating arm whose acceptance length is known."""
+    known = [
+        r
+        for r in rows
+        if not r.is_baseline and r.concurrency == concurrency and r.tokens_per_step is not None
+    ]
+    return max(known, key=lambda r: r.tok_per_s, default=None)
+
+
+def _headline(best: MeasuredRow, anchor: MeasuredRow | None, explained: Sequence[ExplainedRow]) -> str:
+    if anchor is None:
+        return f"{best.name} is the fastest, {best.tok_per_s:.1f} tok/s; no acceptance length is known"
+    row = next(e for e in explained if e.arm == anchor.name and e.concurrency == anchor.concurrency)
+    ratio, length = row.speedup or 1.0, row.acceptance_length or 1.0
+    wins = "wins" if ratio > 1 else "loses"
+    return (
+        f"{anchor.name}, the best arm, {wins}: {anchor.tok_per_s:.1f} tok/s, {ratio:.2f}x plain decoding, keeping "
+        f"{length:.2f} tokens per step where {row.break_even_acceptance_length or 1:.2f} break even. "
+        f"Limit: {row.binding_limit}"
+    )
+
+
+def _judged(arm: str, predicted: Interval, measured: float) -> PredictedAgainstMeasured:
+    inside = (
+        predicted.low is not None
+        and predicted.high is not None
+        and predicted.low <= measured <= predicted.high
+    )
+    return PredictedAgainstMeasured(
+        arm=arm,
+        predicted_tok_per_s=predicted,
+        measured_tok_per_s=measured,
+        error_frac=predicted.value / measured - 1,
+        inside=inside,
+    )
+
+
+def _error(predictions: Sequence[tuple[str, Interval, float]]) -> ModelError | None:
+    error = prediction_error([(predicted, measured) for _, predicted, measured in predictions])
+    if error is None:
+        return None
+    return ModelError(
+        n=error.n,
+        median_abs_frac=error.median_abs_frac,
+        worst_abs_frac=error.worst_abs_frac,
+        inside_frac=error.inside_frac,
+        level=error.level,
+    )

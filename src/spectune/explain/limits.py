@@ -1,0 +1,98 @@
+"""The one sentence that says what limits an arm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spectune.domain.interval import Interval
+from spectune.explain.measured import MeasuredRow
+from spectune.explain.records import LossShares, StepPart
+
+_DEAD_LENGTH = 1.02
+_CAUSES = {
+    "verification": "verifying {tokens} tokens",
+    "drafting": "drafting {steps} steps",
+    "overhead": "work around the models (scheduling, sampling, copying)",
+    "no graphs": "launching kernels one by one, without graphs",
+    "not explained": "something no arm measured here tells apart",
+}
+
+
+def binding_limit(
+    row: MeasuredRow,
+    *,
+    ratio: float | None,
+    parts: Sequence[StepPart],
+    losses: LossShares | None,
+    baseline: float,
+    implied: Interval | None,
+) -> tuple[str, str | None]:
+    """A sentence and the factor it names."""
+    if row.is_baseline:
+        return "plain decoding: one token per forward pass; every other row is compared with it", None
+    if ratio is None:
+        return _unknown(row, implied, baseline), None
+    length = row.acceptance_length.value if row.acceptance_length else row.tokens_per_step or 1.0
+    break_even = row.as_length(ratio)
+    if length < _DEAD_LENGTH:
+        return (
+            f"acceptance: {length:.2f} tokens per step, so every draft is rejected; check the drafter before its speed",
+            "acceptance",
+        )
+    name, seconds, share = _largest_part(parts)
+    shares = (
+        ""
+        if losses is None
+        else f" (of the loss against a perfect draft, step overhead is {losses.step_overhead:.0%} "
+        f"and acceptance {losses.acceptance:.0%})"
+    )
+    verdict = f"{length:.2f} tokens per step against {break_even:.2f} to break even"
+    by_acceptance = losses is None or losses.acceptance >= losses.step_overhead
+    if by_acceptance:
+        most = f" of {row.depth + 1} possible" if row.depth else ""
+        return (
+            f"acceptance: {length:.2f}{most} tokens per step are kept, {break_even:.2f} break even{shares}",
+            "acceptance",
+        )
+    step_ms = 1e3 * ratio / baseline
+    cause = _cause(name, row)
+    return (
+        f"step overhead: a step takes {step_ms:.1f} ms, {ratio:.2f} plain steps, of which {cause} "
+        f"{'take' if ' and ' in cause else 'takes'} {1e3 * seconds:.1f} ms ({share:.0%}); {verdict}{shares}",
+        name,
+    )
+
+
+def _unknown(row: MeasuredRow, implied: Interval | None, baseline: float) -> str:
+    if implied is None:
+        return "unknown: no acceptance length was given, and no like arm tells what its steps cost"
+    side = "slower" if row.tok_per_s < baseline else "faster"
+    return (
+        f"unknown without its acceptance length; if a step costs what like arms' do, {row.tok_per_s:.1f} tok/s "
+        f"({side} than plain) means {implied.value:.2f} tokens per step"
+    )
+
+
+def _largest_part(parts: Sequence[StepPart]) -> tuple[str, float, float]:
+    """The largest added part; parts that were not told apart are taken together."""
+    added = [p for p in parts if p.name != "baseline forward"]
+    together = [p for p in added if not p.separated]
+    groups = [[p] for p in added if p.separated]
+    if together:
+        groups.append(together)
+    if not groups:
+        return "overhead", 0.0, 0.0
+    largest = max(groups, key=lambda group: sum(p.s for p in group))
+    name = " and ".join(p.name for p in largest)
+    return name, sum(p.s for p in largest), sum(p.share for p in largest)
+
+
+def _cause(name: str, row: MeasuredRow) -> str:
+    knobs = row.arm.knobs
+    words = [
+        _CAUSES.get(part, part).format(
+            tokens=knobs.num_draft_tokens or "the drafted", steps=row.depth or "all"
+        )
+        for part in name.split(" and ")
+    ]
+    return " and ".join(words)

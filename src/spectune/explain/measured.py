@@ -1,0 +1,68 @@
+"""One measured line of a table or study: the input of every explanation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from spectune.domain.arm import Arm
+from spectune.domain.interval import Interval
+from spectune.domain.prediction_observation import Observation
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """An arm at one concurrency. ``tokens_per_step`` differs from the acceptance length only for
+    drafters that skip steps (ngram, ``p_min``)."""
+
+    name: str
+    observation: Observation
+    acceptance_length: Interval | None
+    assumed_from: str | None = None
+    """The row whose acceptance length stands in for this one's."""
+    depth: int | None = None
+    """Draft steps: one more is the most tokens a step can give. ``None``: unknown."""
+
+    @property
+    def arm(self) -> Arm:
+        return self.observation.arm
+
+    @property
+    def tok_per_s(self) -> float:
+        return self.observation.tok_per_s
+
+    @property
+    def concurrency(self) -> int:
+        return self.observation.concurrency
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.arm.is_baseline
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        return 1.0 if self.is_baseline else self.observation.acceptance_length
+
+    @property
+    def verify_frac(self) -> float:
+        """Share of forward passes that check a draft: T = 1 + f (L - 1), with T tokens per step."""
+        tokens, length = self.tokens_per_step, self.acceptance_length
+        if tokens is None or length is None or length.value <= 1 or self.is_baseline:
+            return 1.0
+        return min(1.0, max(1e-3, (tokens - 1) / (length.value - 1)))
+
+    def as_length(self, tokens: float) -> float:
+        """The acceptance length that gives so many tokens per step, if as many passes check a draft as now."""
+        return 1 + (tokens - 1) / self.verify_frac
+
+    @property
+    def most_tokens(self) -> float | None:
+        """Per step, were every draft kept; ``None``: depth unknown."""
+        return None if not self.depth else 1 + self.verify_frac * self.depth
+
+
+def log_sd_of(interval: Interval | None) -> float | None:
+    """Standard error of the logarithm behind a 95 % interval; ``None`` where it has no bounds."""
+    if interval is None or not interval.low or not interval.high:
+        return None
+    return math.log(interval.high / interval.low) / (2 * 1.96)

@@ -1,0 +1,147 @@
+"""What ``spectune explain --json`` prints. Fields may be added, never renamed; ``None`` is unknown."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from spectune.domain.interval import Interval
+from spectune.domain.record import Record
+
+EXPLAIN_SCHEMA_VERSION = 1
+ActionKind = Literal[
+    "change-flag", "switch-off", "switch-off-above", "use-drafter", "train", "stop", "measure", "schedule"
+]
+
+
+class StepPart(Record):
+    """A part of one verify step."""
+
+    name: str
+    s: float
+    share: float
+    """Of the whole step."""
+    low_s: float | None
+    high_s: float | None
+    separated: bool
+    """False: the arms measured do not tell this part from another, and the prior split them."""
+
+
+class RequiredLength(Record):
+    """The acceptance length that reaches a speed at the present step cost."""
+
+    speedup: float
+    tok_per_s: float
+    acceptance_length: Interval
+    reachable: bool | None
+    """Whether a draft of this depth can give so many tokens; ``None``: depth unknown."""
+
+
+class LossShares(Record):
+    """What keeps an arm from the ideal, every draft kept at the price of a baseline step; adds up to 1."""
+
+    acceptance: float
+    step_overhead: float
+
+
+class ExplainedRow(Record):
+    """One measured arm at one concurrency."""
+
+    arm: str
+    arm_id: str
+    is_baseline: bool
+    concurrency: int
+    e2e_tok_per_s: float
+    speedup: float | None
+    acceptance_length: float | None
+    acceptance_length_interval: Interval | None = None
+    acceptance_assumed_from: str | None = None
+    implied_acceptance_length: Interval | None = None
+    """Where it was not measured: what the speed means at the predicted step cost."""
+    step_cost_s: float | None
+    """Seconds per verify step: acceptance length / speed."""
+    step_cost_ratio: float | None
+    """In baseline steps."""
+    break_even_acceptance_length: float | None
+    break_even_interval: Interval | None = None
+    zero_overhead_tok_per_s: float | None
+    """Acceptance length x baseline: were a verify step as cheap as a plain one."""
+    perfect_acceptance_tok_per_s: float | None
+    """At the present step cost, were every draft kept."""
+    machine_ceiling_tok_per_s: float | None = None
+    """Were a step only the reading of the weights."""
+    parts: tuple[StepPart, ...] = ()
+    loss_shares: LossShares | None = None
+    binding_limit: str
+    binding_factor: str | None
+    """acceptance, drafting, verification, overhead, no graphs, ... or ``None`` where it cannot be told."""
+    required: tuple[RequiredLength, ...] = ()
+
+
+class WhatIf(Record):
+    """A speed that was not measured."""
+
+    factor: Literal["acceptance", "num_draft_tokens", "num_steps", "concurrency", "cuda_graphs", "overhead"]
+    arm: str
+    """The measured arm that is changed."""
+    change: str
+    concurrency: int
+    acceptance_length: float | None
+    predicted_tok_per_s: Interval
+    speedup: float
+    basis: str
+
+
+class NextAction(Record):
+    """What to do, the most promising first."""
+
+    rank: int
+    kind: ActionKind
+    action: str
+    why: str
+    predicted_tok_per_s: Interval | None
+    gain_frac: float | None
+    """Against the best measured speed at that concurrency."""
+    command: str | None = None
+
+
+class Schedule(Record):
+    """The best draft length by concurrency, in the engines' own words."""
+
+    best_by_concurrency: dict[str, int]
+    off_above_concurrency: int | None
+    vllm_speculative_config: dict[str, Any] | None
+    sglang_adaptive_config: dict[str, Any] | None
+    sglang_flags: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class PredictedAgainstMeasured(Record):
+    arm: str
+    predicted_tok_per_s: Interval
+    measured_tok_per_s: float
+    error_frac: float
+    inside: bool
+
+
+class ModelError(Record):
+    n: int
+    median_abs_frac: float
+    worst_abs_frac: float
+    inside_frac: float
+    level: float
+
+
+class Explanation(Record):
+    schema_version: int = EXPLAIN_SCHEMA_VERSION
+    headline: str
+    baseline_tok_per_s: dict[str, float]
+    """By concurrency."""
+    best_arm: str
+    rows: tuple[ExplainedRow, ...]
+    what_if: tuple[WhatIf, ...]
+    next: tuple[NextAction, ...]
+    schedule: Schedule | None = None
+    predictions: tuple[PredictedAgainstMeasured, ...] = ()
+    model_error: ModelError | None = None
+    winning_command: str | None = None
+    assumptions: tuple[str, ...] = ()

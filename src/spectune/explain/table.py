@@ -1,0 +1,210 @@
+"""A table of published or hand-measured figures, as CSV.
+
+Columns: ``arm,num_steps,topk,num_draft_tokens,cuda_graphs,e2e_tok_per_s,acceptance_length``,
+and optionally ``concurrency,method,drafter,engine``. The baseline has 0 draft
+tokens. An acceptance length may be a range, ``2.1-2.5``. Lines with # are
+comments. Every mistake of the file is reported, with its line and column.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from spectune.domain.arm import Arm, Knobs
+from spectune.domain.prediction_observation import Observation
+from spectune.errors import Problem, StudyFileError
+from spectune.explain.measured import MeasuredRow, log_sd_of
+from spectune.explain.table_cells import Cells
+
+REQUIRED = (
+    "arm",
+    "num_steps",
+    "topk",
+    "num_draft_tokens",
+    "cuda_graphs",
+    "e2e_tok_per_s",
+    "acceptance_length",
+)
+OPTIONAL = ("concurrency", "method", "drafter", "engine")
+MAX_ROWS = 10_000
+DEFAULT_METHOD = "eagle3"
+
+
+@dataclass(frozen=True)
+class Table:
+    rows: tuple[MeasuredRow, ...]
+    assumptions: tuple[str, ...]
+    """What the file does not say and was taken for granted."""
+
+
+def read_table(text: str, *, path: str) -> Table:
+    """The rows of a CSV; raises ``StudyFileError`` (a ``BadInput``) with all of its mistakes."""
+    problems: list[Problem] = []
+    lines = [
+        (i, line)
+        for i, line in enumerate(text.splitlines(), 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    if not lines:
+        raise StudyFileError(
+            path, [Problem("file", f"is empty; its first line must be {','.join(REQUIRED)}")]
+        )
+    try:
+        parsed = list(csv.reader((line for _, line in lines), strict=True))
+    except csv.Error as error:
+        raise StudyFileError(path, [Problem("file", f"is not CSV: {error}")]) from error
+    if len(parsed) != len(lines):
+        raise StudyFileError(
+            path, [Problem("file", "has a quoted cell over several lines; write each row on one line")]
+        )
+    header = [cell.strip().lstrip("\ufeff") for cell in parsed[0]]
+    problems += _header_problems(header, lines[0][0])
+    if problems:
+        raise StudyFileError(path, problems)
+    if len(parsed) - 1 > MAX_ROWS:
+        raise StudyFileError(path, [Problem("file", f"{len(parsed) - 1} rows; at most {MAX_ROWS}")])
+    cells = []
+    for (line, _), values in zip(lines[1:], parsed[1:], strict=True):
+        if len(values) != len(header):
+            problems.append(Problem("row", f"has {len(values)} cells; the header has {len(header)}", line))
+            continue
+        cells.append(Cells(line, dict(zip(header, (v.strip() for v in values), strict=True)), problems))
+    found = [_row(row) for row in cells]
+    rows = [row for row in found if row is not None]
+    lines_of = [row.line for row, made in zip(cells, found, strict=True) if made is not None]
+    problems += _table_problems(rows, lines_of, complete=not problems)
+    if problems:
+        raise StudyFileError(path, sorted(problems, key=lambda p: p.line or 0))
+    return _with_assumptions(rows)
+
+
+def _header_problems(header: Sequence[str], line: int) -> Iterable[Problem]:
+    valid = (*REQUIRED, *OPTIONAL)
+    for name in REQUIRED:
+        if name not in header:
+            yield Problem(name, f"this column is missing; needed: {', '.join(REQUIRED)}", line)
+    for name in header:
+        if name not in valid:
+            yield Problem(name or "(empty name)", f"unknown column; valid: {', '.join(valid)}", line)
+    for name in sorted({n for n in header if header.count(n) > 1}):
+        yield Problem(name, "this column is there twice", line)
+
+
+def _row(cells: Cells) -> MeasuredRow | None:
+    before = len(cells.problems)
+    name = cells.text("arm")
+    if not name:
+        cells.problem("arm", "must be a name")
+    tokens = cells.whole("num_draft_tokens", least=0)
+    steps = cells.whole("num_steps", least=0)
+    topk = cells.whole("topk", least=0)
+    graphs = cells.flag("cuda_graphs")
+    speed = cells.positive("e2e_tok_per_s")
+    concurrency = cells.whole("concurrency", least=1) or 1
+    if tokens is None and not cells.text("num_draft_tokens"):
+        tokens = steps if (topk or 1) == 1 else None
+    is_baseline = tokens == 0
+    if is_baseline and steps:
+        cells.problem("num_steps", "must be 0 or empty where num_draft_tokens is 0")
+    if tokens and steps == 0:
+        cells.problem("num_steps", f"must be at least 1, or empty, with {tokens} draft tokens")
+    depth = 0 if is_baseline else steps or (tokens if (topk or 1) == 1 else None)
+    length = cells.length("acceptance_length", most=None if depth is None else max(depth, 0) + 1)
+    if len(cells.problems) > before or speed is None:
+        return None
+    knobs = Knobs(
+        method="none" if is_baseline else cells.text("method") or DEFAULT_METHOD,
+        drafter=None if is_baseline else cells.text("drafter") or None,
+        num_steps=None if is_baseline else steps or depth,
+        topk=None if is_baseline else topk or None,
+        num_draft_tokens=None if is_baseline else tokens,
+        cuda_graphs=graphs,
+    )
+    arm = Arm(name=name, engine=cells.text("engine") or "unknown", target="unknown", knobs=knobs)
+    observation = Observation(
+        arm=arm,
+        tok_per_s=speed,
+        speedup=None,
+        acceptance=None,
+        concurrency=concurrency,
+        length=None if is_baseline else (length.value if length else None),
+        length_log_sd=log_sd_of(length),
+        launch=cells.line,
+    )
+    return MeasuredRow(name, observation, None if is_baseline else length, depth=depth)
+
+
+def _table_problems(
+    rows: Sequence[MeasuredRow], lines: Sequence[int], *, complete: bool
+) -> Iterable[Problem]:
+    if complete:
+        for concurrency in sorted({row.concurrency for row in rows}):
+            if not any(row.is_baseline and row.concurrency == concurrency for row in rows):
+                yield Problem(
+                    "num_draft_tokens",
+                    f"no baseline row at concurrency {concurrency}: one row must have 0 draft tokens",
+                )
+        if rows and all(row.is_baseline for row in rows):
+            yield Problem("arm", "no row beside the baseline; there is nothing to explain")
+        if not rows:
+            yield Problem("file", "has a header and no rows")
+    seen: dict[tuple[str, int], int] = {}
+    for row, line in zip(rows, lines, strict=True):
+        key = (row.name, row.concurrency)
+        if key in seen:
+            yield Problem(
+                "arm", f"{row.name!r} is already on line {seen[key]}; give it a name of its own", line
+            )
+        seen.setdefault(key, line)
+
+
+def _with_assumptions(rows: Sequence[MeasuredRow]) -> Table:
+    """Fills a missing acceptance length from the row that differs in graphs alone, and tells twins apart."""
+    assumptions: list[str] = []
+    taken: dict[tuple[object, ...], str] = {}
+    distinct: list[MeasuredRow] = []
+    for row in rows:
+        knobs = row.arm.knobs
+        key = (row.is_baseline, *knobs.model_dump().values(), row.concurrency)
+        if key in taken and not row.is_baseline:
+            assumptions.append(f"{row.name}: the same settings as {taken[key]}, so taken as another drafter")
+            row = _as_other_drafter(row)
+        taken.setdefault(key, row.name)
+        distinct.append(row)
+    filled = []
+    for row in distinct:
+        twin = None if row.is_baseline or row.acceptance_length else _graph_twin(row, distinct)
+        if twin is not None:
+            assumptions.append(
+                f"{row.name}: acceptance length taken from {twin.name}, which drafts the same; graphs do not change it"
+            )
+            row = replace(
+                row,
+                acceptance_length=twin.acceptance_length,
+                assumed_from=twin.name,
+                observation=replace(
+                    row.observation,
+                    length=twin.observation.length,
+                    length_log_sd=twin.observation.length_log_sd,
+                ),
+            )
+        filled.append(row)
+    return Table(tuple(filled), tuple(assumptions))
+
+
+def _as_other_drafter(row: MeasuredRow) -> MeasuredRow:
+    knobs = row.arm.knobs.model_copy(update={"drafter": f"drafter of {row.name}"})
+    arm = row.arm.model_copy(update={"knobs": knobs})
+    return replace(row, observation=replace(row.observation, arm=arm))
+
+
+def _graph_twin(row: MeasuredRow, rows: Sequence[MeasuredRow]) -> MeasuredRow | None:
+    mine = row.arm.knobs
+    for other in rows:
+        theirs = other.arm.knobs
+        same = mine.model_copy(update={"cuda_graphs": theirs.cuda_graphs}) == theirs
+        if other is not row and same and other.concurrency == row.concurrency and other.acceptance_length:
+            return other
+    return None

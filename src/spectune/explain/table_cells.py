@@ -1,0 +1,84 @@
+"""Cells of a CSV row, read with the place of every mistake."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from spectune.domain.interval import Interval
+from spectune.errors import Problem
+
+_WORDS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+    "": None,
+}
+_RANGE = re.compile(r"^\s*([0-9.]+)\s*(?:-|–|to)\s*([0-9.]+)\s*$")
+
+
+@dataclass(frozen=True)
+class Cells:
+    """One row; what cannot be read is added to ``problems``."""
+
+    line: int
+    values: dict[str, str]
+    problems: list[Problem]
+
+    def text(self, column: str) -> str:
+        return self.values.get(column, "")
+
+    def problem(self, column: str, message: str) -> None:
+        self.problems.append(Problem(column, f"{message}, got {self.text(column)[:60]!r}", self.line))
+
+    def whole(self, column: str, *, least: int) -> int | None:
+        text = self.text(column)
+        if not text:
+            return None
+        if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
+            self.problem(column, f"must be a whole number of at least {least}, or empty for unknown")
+            return None
+        return int(text)
+
+    def positive(self, column: str) -> float | None:
+        value = _number(self.text(column))
+        if value is None or value <= 0:
+            self.problem(column, "must be a number above 0")
+            return None
+        return value
+
+    def flag(self, column: str) -> bool | None:
+        text = self.text(column).lower()
+        if text not in _WORDS:
+            self.problem(column, "must be true, false, or empty for unknown")
+            return None
+        return _WORDS[text]
+
+    def length(self, column: str, *, most: int | None) -> Interval | None:
+        text = self.text(column)
+        if not text:
+            return None
+        match = _RANGE.match(text)
+        bounds = [_number(part) for part in (match.groups() if match else (text, text))]
+        if bounds[0] is None or bounds[1] is None or not 1 <= bounds[0] <= bounds[1]:
+            self.problem(
+                column, "must be a number of at least 1 (the bonus token counts), or a range like 2.1-2.5"
+            )
+            return None
+        low, high = bounds[0], bounds[1]
+        if most is not None and low > most:
+            self.problem(column, f"is more than the {most} tokens a step of this arm can give")
+            return None
+        value = (low + high) / 2
+        known = low < high
+        return Interval(
+            value=value, low=low if known else None, high=high if known else None, n=1, unit="tokens/step"
+        )
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,137 @@
+"""What ``spectune explain`` shows in a terminal or a pipe."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from spectune.domain.interval import Interval
+from spectune.explain.records import ExplainedRow, Explanation, Schedule
+from spectune.explain.schedule import vllm_flag
+
+MAX_ROWS = 40
+UNKNOWN = "?"
+
+
+def explanation_view(explanation: Explanation) -> RenderableType:
+    """Headline, rows, parts of a step, what-if, next actions, schedule."""
+    blocks: list[RenderableType] = [Text(plain(explanation.headline), style="bold"), _rows(explanation)]
+    blocks += [_limits(explanation), _parts(explanation)]
+    if explanation.what_if:
+        blocks.append(_what_if(explanation))
+    blocks.append(_next(explanation))
+    if explanation.schedule is not None:
+        blocks.append(_schedule(explanation.schedule))
+    if explanation.model_error is not None:
+        error = explanation.model_error
+        blocks.append(
+            Text(
+                f"predictions so far: median error {error.median_abs_frac:.1%}, worst {error.worst_abs_frac:.1%}, "
+                f"{error.inside_frac:.0%} inside their {error.level:.0%} intervals ({error.n} trials)"
+            )
+        )
+    if explanation.winning_command:
+        blocks.append(Text(f"winning command:\n  {plain(explanation.winning_command)}", overflow="fold"))
+    blocks += [Text(f"assumed: {plain(line)}", style="dim") for line in explanation.assumptions]
+    return Group(*blocks)
+
+
+def plain(text: str) -> str:
+    """Without control characters: names and commands come from files."""
+    return "".join(c if c == "\n" or unicodedata.category(c)[0] != "C" else "\ufffd" for c in text)
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return UNKNOWN if value is None else f"{value:.{digits}f}"
+
+
+def _bounds(interval: Interval, digits: int = 1) -> str:
+    if interval.low is None or interval.high is None:
+        return f"{interval.value:.{digits}f}"
+    return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
+def _rows(explanation: Explanation) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("arm", overflow="fold")
+    for name in ("at", "tok/s", "tokens/step", "step ms", "break-even", "no overhead", "perfect draft"):
+        table.add_column(name, justify="right")
+    for row in explanation.rows[:MAX_ROWS]:
+        step = None if row.step_cost_s is None else 1e3 * row.step_cost_s
+        table.add_row(
+            Text(plain(row.arm)),
+            f"c={row.concurrency}",
+            f"{row.e2e_tok_per_s:.1f}",
+            _number(row.acceptance_length) if not row.is_baseline else "1",
+            _number(step, 1),
+            "" if row.is_baseline else _number(row.break_even_acceptance_length),
+            "" if row.is_baseline else _number(row.zero_overhead_tok_per_s, 1),
+            "" if row.is_baseline else _number(row.perfect_acceptance_tok_per_s, 1),
+        )
+    return table
+
+
+def _speculating(explanation: Explanation) -> list[ExplainedRow]:
+    return [row for row in explanation.rows if not row.is_baseline][:MAX_ROWS]
+
+
+def _limits(explanation: Explanation) -> Text:
+    lines = [
+        f"  {plain(row.arm)} (c={row.concurrency}): {row.binding_limit}" for row in _speculating(explanation)
+    ]
+    return Text("what limits each:\n" + "\n".join(lines) + "\n")
+
+
+def _parts(explanation: Explanation) -> Text:
+    lines = []
+    for row in _speculating(explanation):
+        if row.parts:
+            words = [
+                f"{part.name} {1e3 * part.s:.1f} ms ({part.share:.0%}{'' if part.separated else ', not told apart'})"
+                for part in row.parts
+            ]
+            lines.append(f"  {plain(row.arm)} (c={row.concurrency}): " + " + ".join(words))
+    return Text("a step is:\n" + "\n".join(lines) + "\n" if lines else "")
+
+
+def _what_if(explanation: Explanation) -> Table:
+    anchor = plain(explanation.what_if[0].arm)
+    table = Table(title=f"what if {anchor} had", box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    table.add_column("change", overflow="fold")
+    table.add_column("predicted tok/s", justify="right")
+    table.add_column("speedup", justify="right")
+    table.add_column("basis", overflow="fold")
+    for item in explanation.what_if[:MAX_ROWS]:
+        change = f"{item.change} (c={item.concurrency})"
+        table.add_row(
+            Text(plain(change)), _bounds(item.predicted_tok_per_s), f"{item.speedup:.2f}x", item.basis
+        )
+    return table
+
+
+def _next(explanation: Explanation) -> Text:
+    lines = ["next, most promising first:"]
+    for action in explanation.next:
+        speed = (
+            "" if action.predicted_tok_per_s is None else f" -> {_bounds(action.predicted_tok_per_s)} tok/s"
+        )
+        lines.append(f"  {action.rank}. {plain(action.action)}{speed}")
+        lines.append(f"     {plain(action.why)}")
+    return Text("\n".join(lines) + "\n")
+
+
+def _schedule(schedule: Schedule) -> Text:
+    best = ", ".join(f"{k} at c={c}" for c, k in schedule.best_by_concurrency.items())
+    lines = [f"draft length by concurrency: {best}"]
+    if schedule.vllm_speculative_config is not None:
+        lines.append(f"  vLLM    --speculative-config '{plain(vllm_flag(schedule.vllm_speculative_config))}'")
+    if schedule.sglang_adaptive_config is not None:
+        lines.append(f"  SGLang  {' '.join(schedule.sglang_flags)}")
+        lines.append(f"          with the file {json.dumps(schedule.sglang_adaptive_config)}")
+    lines += [f"  note: {note}" for note in schedule.notes]
+    return Text("\n".join(lines) + "\n")

@@ -1,0 +1,164 @@
+"""Speeds that were not measured: other acceptance, draft lengths, concurrency, graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from spectune.domain.arm import Arm
+from spectune.domain.cost_model import ArmPrediction, SpeedModel
+from spectune.domain.prediction_estimate import LogEstimate
+from spectune.domain.prediction_shape import id_of, shape_of
+from spectune.explain.measured import MeasuredRow
+from spectune.explain.records import WhatIf
+
+_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
+_CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128)
+_SPEED_LOG_SD = 0.03
+Factor = Literal["acceptance", "num_draft_tokens", "num_steps", "concurrency", "cuda_graphs", "overhead"]
+
+
+def what_if_table(rows: Sequence[MeasuredRow], model: SpeedModel, anchor: MeasuredRow) -> tuple[WhatIf, ...]:
+    """Changes of ``anchor``, the fastest speculating arm, one at a time."""
+    if anchor.tokens_per_step is None:
+        return ()
+    return (
+        *_acceptance(anchor, model),
+        *_overhead(anchor, model),
+        *_lengths(anchor, model, rows),
+        *_graphs(anchor, model, rows),
+        *_concurrency(anchor, model, rows),
+    )
+
+
+def _acceptance(anchor: MeasuredRow, model: SpeedModel) -> Iterable[WhatIf]:
+    """Other acceptance lengths at the step cost as measured: cost does not depend on what is kept."""
+    baseline = model.baseline_tok_per_s(anchor.concurrency) or 1.0
+    step_s = (anchor.tokens_per_step or 1.0) / anchor.tok_per_s
+    now = anchor.as_length(anchor.tokens_per_step or 1.0)
+    lengths = {round(anchor.as_length(step_s * baseline), 3): "break-even"}
+    lengths |= {round(now + 0.5, 2): "half a token more", round(now + 1.0, 2): "one token more"}
+    if anchor.depth:
+        lengths = {k: v for k, v in lengths.items() if k < anchor.depth + 1}
+        lengths[float(anchor.depth + 1)] = "every draft kept"
+    for length, label in sorted(lengths.items()):
+        tokens = 1 + anchor.verify_frac * (length - 1)
+        speed = LogEstimate(tokens / step_s, anchor.observation.log_sd or _SPEED_LOG_SD)
+        change, basis = f"acceptance length {length:.2f} ({label})", "at the measured step cost"
+        yield _made(anchor, "acceptance", change, anchor.concurrency, length, speed, baseline, basis)
+
+
+def _overhead(anchor: MeasuredRow, model: SpeedModel) -> Iterable[WhatIf]:
+    baseline = model.baseline_tok_per_s(anchor.concurrency) or 1.0
+    now = anchor.tokens_per_step or 1.0
+    step_s = now / anchor.tok_per_s
+    extra_s = max(0.0, step_s - 1 / baseline)
+    for share, label in (
+        (0.5, "half of what a step adds to a plain one saved"),
+        (1.0, "a verify step as cheap as a plain one"),
+    ):
+        speed = LogEstimate(now / (step_s - share * extra_s), anchor.observation.log_sd or _SPEED_LOG_SD)
+        yield _made(
+            anchor, "overhead", label, anchor.concurrency, now, speed, baseline, "arithmetic, not a setting"
+        )
+
+
+def _lengths(anchor: MeasuredRow, model: SpeedModel, rows: Sequence[MeasuredRow]) -> Iterable[WhatIf]:
+    measured = _ids(rows, anchor.concurrency)
+    for arm, label in length_changes(anchor):
+        if id_of(arm) not in measured:
+            prediction = model.predict(arm, concurrency=anchor.concurrency)
+            yield _predicted(anchor, "num_draft_tokens", label, prediction)
+
+
+def length_changes(anchor: MeasuredRow) -> list[tuple[Arm, str]]:
+    """The anchor with other numbers of drafted tokens: a chain's length, or a tree's tokens."""
+    shape = shape_of(anchor.arm)
+    found = []
+    if not anchor.depth:
+        return []
+    for tokens in _LENGTHS:
+        if shape.topk == 1:
+            changed, label = {"num_steps": tokens, "num_draft_tokens": tokens}, f"a chain of {tokens}"
+            near = tokens <= shape.tokens + 4
+        else:
+            changed, label = {"num_draft_tokens": tokens}, f"{tokens} draft tokens"
+            most = shape.topk + (shape.steps - 1) * shape.topk**2
+            near = shape.steps <= tokens <= min(most, 2 * shape.tokens)
+        if near and tokens != shape.tokens:
+            found.append((_changed(anchor.arm, label, changed), label))
+    return found
+
+
+def _graphs(anchor: MeasuredRow, model: SpeedModel, rows: Sequence[MeasuredRow]) -> Iterable[WhatIf]:
+    """Only where some pair of rows shows what graphs do."""
+    seen = {row.arm.knobs.cuda_graphs for row in rows if not row.is_baseline}
+    if not {True, False} <= seen:
+        return
+    other = anchor.arm.knobs.cuda_graphs is False
+    label = "with graphs" if other else "without graphs"
+    arm = _changed(anchor.arm, label, {"cuda_graphs": other})
+    if id_of(arm) not in _ids(rows, anchor.concurrency):
+        prediction = model.predict(arm, concurrency=anchor.concurrency)
+        yield _predicted(anchor, "cuda_graphs", label, prediction)
+
+
+def _concurrency(anchor: MeasuredRow, model: SpeedModel, rows: Sequence[MeasuredRow]) -> Iterable[WhatIf]:
+    """Between measured concurrencies only: beyond them nothing says how the baseline itself goes on."""
+    measured = sorted({row.concurrency for row in rows})
+    for concurrency in _CONCURRENCIES:
+        if measured[0] < concurrency < measured[-1] and concurrency not in measured:
+            prediction = model.predict(anchor.arm, concurrency=concurrency)
+            yield _predicted(anchor, "concurrency", f"{concurrency} requests at once", prediction)
+
+
+def _ids(rows: Sequence[MeasuredRow], concurrency: int) -> set[str]:
+    return {id_of(row.arm) for row in rows if row.concurrency == concurrency}
+
+
+def _changed(arm: Arm, label: str, knobs: dict[str, Any]) -> Arm:
+    return arm.model_copy(
+        update={"name": f"{arm.name}, {label}", "knobs": arm.knobs.model_copy(update=knobs)}
+    )
+
+
+def _predicted(anchor: MeasuredRow, factor: Factor, label: str, prediction: ArmPrediction) -> WhatIf:
+    case = prediction.acceptance.case
+    basis = {
+        "own": "its acceptance as measured, its step cost predicted",
+        "derived": "acceptance derived from a longer chain, step cost predicted",
+        "regressed": "acceptance and step cost predicted from other shapes",
+        "unknown": "nothing like it was measured",
+    }[case]
+    return _made(
+        anchor,
+        factor,
+        label,
+        prediction.concurrency,
+        prediction.acceptance.length.value,
+        prediction.tok_per_s,
+        prediction.baseline_tok_per_s,
+        basis,
+    )
+
+
+def _made(
+    anchor: MeasuredRow,
+    factor: Factor,
+    change: str,
+    concurrency: int,
+    length: float,
+    speed: LogEstimate,
+    baseline: float,
+    basis: str,
+) -> WhatIf:
+    return WhatIf(
+        factor=factor,
+        arm=anchor.name,
+        change=change,
+        concurrency=concurrency,
+        acceptance_length=length,
+        predicted_tok_per_s=speed.interval(unit="tok/s"),
+        speedup=speed.value / baseline,
+        basis=basis,
+    )

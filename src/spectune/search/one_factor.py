@@ -1,0 +1,97 @@
+"""The careful engineer's protocol: one factor at a time from the best so far, kept or reverted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from spectune.domain.arm import Arm, differing_factors
+from spectune.domain.cost_model import SpeedModel
+from spectune.domain.prediction_estimate import LogEstimate
+from spectune.domain.prediction_shape import id_of
+from spectune.search.neighbours import changed_knobs, is_neighbour
+from spectune.search.protocol import (
+    SINGLE_STREAM,
+    UNLIMITED,
+    Ask,
+    Budget,
+    History,
+    LegalArm,
+    Objective,
+    Stop,
+    best_measured,
+    split_baseline,
+)
+
+
+@dataclass(frozen=True)
+class OneFactor:
+    """Starts at ``arms``' first speculating arm; ends when no single change is left."""
+
+    arms: Sequence[LegalArm]
+    budget: Budget = UNLIMITED
+    objective: Objective = SINGLE_STREAM
+    name: str = field(default="one-factor", init=False)
+
+    def ask(self, history: History) -> Ask | Stop:
+        baseline, others = split_baseline(self.arms)
+        best = best_measured(self.arms, history, self.objective)
+        spent = self.budget.spent(history)
+        if spent:
+            return Stop(spent, best[0] if best else None)
+        if id_of(baseline.arm) not in history.ended:
+            return Ask(baseline.arm, "plain decoding first: every speedup is against it")
+        open_arms = [a.arm for a in others if id_of(a.arm) not in history.ended]
+        tried = [a.arm for a in others if id_of(a.arm) in history.measured]
+        if not tried:
+            if not open_arms:
+                return Stop("no arm is left to try", best[0] if best else None)
+            return Ask(open_arms[0], "the first arm of the study, as the place to start from")
+        speeds = self.objective.measured(history)
+        centre = max(tried, key=lambda arm: speeds.get(id_of(arm), 0.0))
+        step = self._next_change(centre, open_arms)
+        if step is None:
+            return Stop(
+                f"no single change of {centre.name} is left; ruled out: {self._ruled_out(centre, tried, speeds)}",
+                best[0] if best else None,
+            )
+        return self._ask(step, centre, tried, speeds, history)
+
+    def _next_change(self, centre: Arm, candidates: Sequence[Arm]) -> Arm | None:
+        """One factor, one notch; if every notch is done, one factor by any distance."""
+        single = [arm for arm in candidates if len(changed_knobs(arm, centre)) == 1]
+        all_arms = [a.arm for a in self.arms]
+        near = [arm for arm in single if is_neighbour(arm, centre, all_arms)]
+        return next(iter(near or single), None)
+
+    def _ask(
+        self, arm: Arm, centre: Arm, tried: Sequence[Arm], speeds: dict[str, float], history: History
+    ) -> Ask:
+        factor = changed_knobs(arm, centre)[0]
+        now = speeds[id_of(centre)]
+        expected = self._expected(arm, history)
+        direction = "no model says what it does"
+        if expected is not None:
+            word = "faster" if expected.value > now else "slower"
+            direction = f"expected {word}: {expected.value:.1f} against {now:.1f} tok/s"
+        ruled_out = self._ruled_out(centre, tried, speeds)
+        reason = f"change {factor} of {centre.name} (best so far), all else equal; {direction}; ruled out: {ruled_out}"
+        return Ask(arm, reason, expected)
+
+    def _expected(self, arm: Arm, history: History) -> LogEstimate | None:
+        concurrency = self.objective.concurrencies[0]
+        if len(self.objective.concurrencies) > 1 or not history.observations:
+            return None
+        try:
+            return SpeedModel(history.observations).predict(arm, concurrency=concurrency).tok_per_s
+        except ValueError:
+            return None
+
+    def _ruled_out(self, centre: Arm, tried: Sequence[Arm], speeds: dict[str, float]) -> str:
+        now = speeds[id_of(centre)]
+        parts = []
+        for arm in tried:
+            if id_of(arm) != id_of(centre) and id_of(arm) in speeds:
+                changed = ", ".join(differing_factors(arm, centre)) or "nothing"
+                parts.append(f"{arm.name} ({changed}: {speeds[id_of(arm)] / now - 1:+.1%})")
+        return "; ".join(parts) or "nothing yet"

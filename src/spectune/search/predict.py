@@ -1,0 +1,163 @@
+"""The default strategy: measure little, predict the rest, and distrust the predictions where they failed.
+
+1. The baseline. 2. The probe that teaches most about all arms. 3. Then the arm
+with the best expected gain per minute, until no arm is likely to beat the best
+by more than the margin. 4. The winner's neighbours are always measured, as far
+as the budget goes: acceptance and cost can fall off a cliff between two
+lengths. When predictions miss, the model's own discrepancy grows, intervals
+widen, and more is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from spectune.domain.arm import Arm
+from spectune.domain.cost_model import DEFAULT_LAUNCH_LOG_SD, SpeedModel
+from spectune.domain.prediction_estimate import LogEstimate
+from spectune.domain.prediction_shape import id_of, shape_of
+from spectune.search.neighbours import neighbours
+from spectune.search.probe import first_probe, second_probe
+from spectune.search.protocol import (
+    SINGLE_STREAM,
+    UNLIMITED,
+    Ask,
+    Budget,
+    History,
+    LegalArm,
+    Objective,
+    Stop,
+    split_baseline,
+)
+
+SECOND_REASON = (
+    "half way between plain decoding and {name}: tells what a step costs whatever it drafts from what each token "
+    "adds, and shows a cliff between the two"
+)
+
+
+@dataclass(frozen=True)
+class Predict:
+    """``margin``: a gain smaller than this is not worth a launch; ``patience``: the chance of one that is."""
+
+    arms: Sequence[LegalArm]
+    budget: Budget = UNLIMITED
+    objective: Objective = SINGLE_STREAM
+    margin: float = 0.02
+    patience: float = 0.10
+    launch_log_sd: float = DEFAULT_LAUNCH_LOG_SD
+    """Noise floor of this machine between launches, where it was measured."""
+    name: str = field(default="predict", init=False)
+
+    def ask(self, history: History) -> Ask | Stop:
+        baseline, others = split_baseline(self.arms)
+        if id_of(baseline.arm) in history.failed:
+            return Stop("the baseline failed: nothing can be compared", None)
+        spent = self.budget.spent(history)
+        if id_of(baseline.arm) not in history.measured:
+            if spent:
+                return Stop(spent, None)
+            return Ask(baseline.arm, "plain decoding first: every speedup is against it")
+        model = SpeedModel(history.observations, declared_launch_log_sd=self.launch_log_sd)
+        best = self.best(history, model)
+        if spent:
+            return Stop(spent, best)
+        open_arms = [a for a in others if id_of(a.arm) not in history.ended]
+        if not open_arms:
+            return Stop("every legal arm was measured", best)
+        tried = [a.arm for a in others if id_of(a.arm) in history.measured]
+        if not tried:
+            return self._probe(open_arms, model)
+        if (len(tried) == 1 and (left := self.budget.left(history)) is not None and left >= 2) or len(
+            tried
+        ) == 1:
+            second = second_probe([a.arm for a in open_arms], tried[0])
+            if second is not None:
+                return Ask(second, SECOND_REASON.format(name=tried[0].name), self.speed(model, second))
+        return self._choose(open_arms, model, history, best)
+
+    def best(self, history: History, model: SpeedModel | None = None) -> Arm | None:
+        """The measured arm whose speed, measurement and model together, is the highest."""
+        if not history.observations:
+            return None
+        model = model or SpeedModel(history.observations, declared_launch_log_sd=self.launch_log_sd)
+        known = [a.arm for a in self.arms if id_of(a.arm) in history.measured]
+        return max(known, key=lambda arm: self.speed(model, arm).value, default=None)
+
+    def speed(self, model: SpeedModel, arm: Arm) -> LogEstimate:
+        """At the objective: geometric mean over its concurrencies (their errors taken as one)."""
+        parts = [model.predict(arm, concurrency=c).tok_per_s for c in self.objective.concurrencies]
+        if len(parts) == 1:
+            return parts[0]
+        log = math.fsum(p.log for p in parts) / len(parts)
+        return LogEstimate(math.exp(log), math.fsum(p.log_sd for p in parts) / len(parts))
+
+    @cached_property
+    def _first(self) -> Arm:
+        _, others = split_baseline(self.arms)
+        return first_probe([a.arm for a in others])
+
+    def _probe(self, open_arms: Sequence[LegalArm], model: SpeedModel) -> Ask:
+        arms = [a.arm for a in open_arms]
+        arm = self._first if self._first in arms else first_probe(arms)
+        shape = shape_of(arm)
+        reason = (
+            f"the probe that teaches most: {shape.steps} draft steps and {shape.tokens} tokens show acceptance "
+            "at every position a shorter draft has, and a step's cost well away from plain decoding's"
+        )
+        return Ask(arm, reason, self.speed(model, arm))
+
+    def _choose(
+        self, open_arms: Sequence[LegalArm], model: SpeedModel, history: History, best: Arm | None
+    ) -> Ask | Stop:
+        top = self.speed(model, best) if best is not None else None
+        limit = (top.value if top else 1e-9) * (1 + self.margin)
+        scored = []
+        for legal in open_arms:
+            speed = self.speed(model, legal.arm)
+            minutes = max(self._seconds(legal, history), 1.0) / 60
+            scored.append((speed.expected_gain(limit) / minutes, speed, legal.arm))
+        _, speed, arm = max(scored, key=lambda item: item[0])
+        hopeful = [s for _, s, _ in scored if s.chance_above(limit) > self.patience]
+        if hopeful:
+            chance = speed.chance_above(limit)
+            reason = (
+                f"best expected gain per minute of launch: {chance:.0%} chance to beat "
+                f"{best.name if best else 'nothing'} by more than {self.margin:.0%}"
+            )
+            return Ask(arm, self._with_doubts(reason, model), speed)
+        return self._check_neighbours(scored, model, best)
+
+    def _check_neighbours(
+        self, scored: Sequence[tuple[float, LogEstimate, Arm]], model: SpeedModel, best: Arm | None
+    ) -> Ask | Stop:
+        around = neighbours(best, [a.arm for a in self.arms]) if best is not None else []
+        ids = {id_of(arm) for arm in around}
+        open_around = [(speed.value, speed, arm) for _, speed, arm in scored if id_of(arm) in ids]
+        if open_around:
+            _, speed, arm = max(open_around, key=lambda item: item[0])
+            reason = (
+                f"a neighbour of the winner {best.name if best else ''}: cliffs exist and no model sees them"
+            )
+            return Ask(arm, reason, speed)
+        chance = f"less than {self.patience:.0%}"
+        return Stop(
+            f"no arm left has a chance of {chance} or more to beat the best by {self.margin:.0%}", best
+        )
+
+    def _seconds(self, legal: LegalArm, history: History) -> float:
+        shared = legal.launch_key is not None and legal.launch_key == history.running_key
+        return legal.measure_s if shared else legal.total_s
+
+    def _with_doubts(self, reason: str, model: SpeedModel) -> str:
+        large = [r for r in model.acceptance.residuals() if r.large]
+        if not large:
+            return reason
+        worst = max(large, key=lambda r: abs(r.log_ratio))
+        return (
+            f"{reason}; acceptance is measured, not derived: {worst.arm.name} was predicted "
+            f"{worst.predicted:.2f} and measured {worst.measured:.2f}"
+        )

@@ -1,0 +1,56 @@
+"""The first arm beside the baseline: the one from which most of the others can be told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from spectune.domain.arm import Arm
+from spectune.domain.prediction_shape import arm_facts, shape_of
+
+
+def first_probe(arms: Sequence[Arm]) -> Arm:
+    """Of the largest family of settings: a chain nearly as long as any, or a tree of middle shape."""
+    graphs = [a for a in arms if a.knobs.cuda_graphs is not False] or list(arms)
+    sizes: dict[object, int] = {}
+    for arm in graphs:
+        sizes[arm_facts(arm).setting] = sizes.get(arm_facts(arm).setting, 0) + 1
+    most = max(sizes.values())
+    family = [a for a in graphs if sizes[arm_facts(a).setting] == most]
+    family = [a for a in family if arm_facts(a).setting == arm_facts(family[0]).setting]
+    if all(shape_of(a).topk == 1 for a in family):
+        return _long_chain(family)
+    return _middle(family)
+
+
+def _long_chain(chains: Sequence[Arm]) -> Arm:
+    """Seven eighths of the longest: shorter chains follow, and the very end is where cliffs lie."""
+    wanted = 0.875 * max(shape_of(a).steps for a in chains)
+    return min(chains, key=lambda a: (abs(shape_of(a).steps - wanted), -shape_of(a).steps))
+
+
+def _middle(family: Sequence[Arm]) -> Arm:
+    """Nearest to the mean of the family on the log scale of steps, branching and tokens."""
+    logs = [tuple(math.log2(x) for x in _sides(a)) for a in family]
+    centre = [math.fsum(side) / len(logs) for side in zip(*logs, strict=True)]
+    scored = zip(family, logs, strict=True)
+    return min(scored, key=lambda item: math.dist(item[1], centre))[0]
+
+
+def _sides(arm: Arm) -> tuple[int, int, int]:
+    shape = shape_of(arm)
+    return shape.steps, shape.topk, shape.tokens
+
+
+def second_probe(arms: Sequence[Arm], first: Arm) -> Arm | None:
+    """A chain half as long as the first one, all else equal; ``None`` where the family has other shapes."""
+    facts = arm_facts(first)
+    alike = [
+        a
+        for a in arms
+        if arm_facts(a).setting == facts.setting and a.knobs.cuda_graphs == first.knobs.cuda_graphs
+    ]
+    if facts.shape.topk != 1 or not alike or any(shape_of(a).topk != 1 for a in arms):
+        return None
+    wanted = facts.shape.tokens / 2
+    return min(alike, key=lambda a: (abs(shape_of(a).tokens - wanted), shape_of(a).tokens))

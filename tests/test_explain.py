@@ -1,0 +1,358 @@
+"""From figures alone: step costs, break-even, ceilings, limits, what to do next."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+from report_realistic import realistic
+from rich.console import Console
+
+from spectune.cli.explain import explain_command, explain_study, measured_rows
+from spectune.domain.arm import Arm, Knobs, baseline_arm
+from spectune.domain.interval import Interval
+from spectune.domain.prediction_observation import Observation
+from spectune.errors import BadInput, StudyFileError
+from spectune.explain.explanation import explain
+from spectune.explain.measured import MeasuredRow
+from spectune.explain.records import ExplainedRow, Explanation
+from spectune.explain.table import read_table
+from spectune.explain.terminal import explanation_view
+from spectune.report.summary import summarize
+
+HEADER = "arm,num_steps,topk,num_draft_tokens,cuda_graphs,e2e_tok_per_s,acceptance_length\n"
+
+# A target at 90 tok/s single stream with an EAGLE-3 draft, 3 steps and topk 4: what was tried by hand.
+STORY = (
+    HEADER
+    + """baseline,0,0,0,true,90,
+16 tokens without graphs,3,4,16,false,53.2,
+16 tokens with graphs,3,4,16,true,74.9,2.1-2.5
+5 tokens with graphs,3,4,5,true,82.3,2.0-2.4
+another drafter,3,4,16,false,50.5,
+"""
+)
+
+
+def explained(text: str, **given: object) -> Explanation:
+    table = read_table(text, path="rows.csv")
+    return explain(table.rows, assumptions=table.assumptions, **given)  # type: ignore[arg-type]
+
+
+def row(of: Explanation, name: str) -> ExplainedRow:
+    return next(r for r in of.rows if r.arm == name)
+
+
+@pytest.fixture(scope="module")
+def story() -> Explanation:
+    return explained(STORY)
+
+
+class TestTheStory:
+    @pytest.mark.parametrize(
+        ("name", "step_ms", "break_even", "zero_overhead"),
+        [
+            # tokens per step / tok/s; that in steps of 1 / 90 s; tokens per step x 90.
+            ("16 tokens without graphs", 1e3 * 2.3 / 53.2, 2.3 * 90 / 53.2, 207.0),
+            ("16 tokens with graphs", 1e3 * 2.3 / 74.9, 2.3 * 90 / 74.9, 207.0),
+            ("5 tokens with graphs", 1e3 * 2.2 / 82.3, 2.2 * 90 / 82.3, 198.0),
+        ],
+    )
+    def test_step_cost_break_even_and_ceiling_by_hand(
+        self, story: Explanation, name: str, step_ms: float, break_even: float, zero_overhead: float
+    ) -> None:
+        found = row(story, name)
+        assert found.step_cost_s == pytest.approx(step_ms / 1e3)
+        assert found.break_even_acceptance_length == pytest.approx(break_even)
+        assert found.zero_overhead_tok_per_s == pytest.approx(zero_overhead)
+
+    def test_five_tokens_break_even_at_about_two_point_four(self, story: Explanation) -> None:
+        found = row(story, "5 tokens with graphs")
+        assert found.break_even_acceptance_length == pytest.approx(2.4, abs=0.02)
+        assert found.break_even_interval is not None
+        assert found.break_even_interval.low is not None and found.break_even_interval.low < 2.4
+
+    def test_acceptance_and_step_overhead_are_named_with_their_shares(self, story: Explanation) -> None:
+        found = row(story, "5 tokens with graphs")
+        assert found.loss_shares is not None
+        # ln(4 / 2.2) = 0.598 of 0.598 + ln(2.406) = 0.878: 40.5 % and 59.5 %.
+        assert found.loss_shares.acceptance == pytest.approx(0.405, abs=0.002)
+        assert found.loss_shares.step_overhead == pytest.approx(0.595, abs=0.002)
+        assert "step overhead is 59%" in found.binding_limit
+        assert "acceptance 41%" in found.binding_limit
+        assert "2.20 tokens per step against 2.41 to break even" in found.binding_limit
+
+    def test_the_lengths_that_reach_ninety_and_more(self, story: Explanation) -> None:
+        found = row(story, "5 tokens with graphs").required
+        assert [r.tok_per_s for r in found] == pytest.approx([90, 117, 135])
+        assert [r.acceptance_length.value for r in found] == pytest.approx([2.41, 3.13, 3.61], abs=0.005)
+        assert all(r.reachable for r in found)
+        # 3 steps give at most 4 tokens: 4.15 is out of reach with 16 tokens.
+        assert row(story, "16 tokens with graphs").required[-1].reachable is False
+
+    def test_the_parts_add_up_to_the_step_and_say_what_is_not_told_apart(self, story: Explanation) -> None:
+        for name in ("16 tokens without graphs", "16 tokens with graphs", "5 tokens with graphs"):
+            found = row(story, name)
+            assert sum(p.s for p in found.parts) == pytest.approx(found.step_cost_s, rel=0.006)
+            assert sum(p.share for p in found.parts) == pytest.approx(1, rel=0.006)
+            parts = {p.name: p for p in found.parts}
+            assert parts["baseline forward"].s == pytest.approx(1 / 90)
+            # Every row has 3 steps: nothing tells drafting from what a step costs anyway.
+            assert not parts["drafting"].separated and not parts["overhead"].separated
+            assert parts["verification"].separated
+
+    def test_graphs_cost_what_the_two_rows_differ_by(self, story: Explanation) -> None:
+        parts = {p.name: p for p in row(story, "16 tokens without graphs").parts}
+        by_hand = 2.3 / 53.2 - 2.3 / 74.9  # 12.5 ms
+        found = parts["no graphs"]
+        assert found.low_s is not None and found.high_s is not None
+        assert found.low_s < by_hand < found.high_s
+        assert found.s == pytest.approx(by_hand, rel=0.25)
+
+    def test_the_other_drafter_is_judged_by_the_steps_of_the_like_arm(self, story: Explanation) -> None:
+        found = row(story, "another drafter")
+        assert found.acceptance_length is None and found.step_cost_s is None
+        assert found.implied_acceptance_length is not None
+        # 50.5 / 53.2 of the like arm's 2.3 tokens.
+        assert found.implied_acceptance_length.value == pytest.approx(2.3 * 50.5 / 53.2, rel=0.05)
+
+    def test_what_was_taken_for_granted_is_said(self, story: Explanation) -> None:
+        assert row(story, "16 tokens without graphs").acceptance_assumed_from == "16 tokens with graphs"
+        assert any("another drafter" in line for line in story.assumptions)
+        assert any("graphs do not change it" in line for line in story.assumptions)
+
+    def test_switch_off_now_and_what_training_must_reach(self, story: Explanation) -> None:
+        kinds = [action.kind for action in story.next]
+        assert kinds[:2] == ["switch-off", "train"]
+        assert [a.rank for a in story.next] == list(range(1, len(kinds) + 1))
+        train = story.next[1]
+        for words in ("2.41 for 1x (90 tok/s)", "3.13 for 1.3x (117 tok/s)", "3.61 for 1.5x (135 tok/s)"):
+            assert words in train.action
+        assert train.predicted_tok_per_s is not None and train.predicted_tok_per_s.low is not None
+        assert "stop" in kinds and "use-drafter" in kinds
+
+    def test_what_if_covers_acceptance_tokens_graphs_and_overhead(self, story: Explanation) -> None:
+        factors = {w.factor for w in story.what_if}
+        assert factors >= {"acceptance", "num_draft_tokens", "cuda_graphs", "overhead"}
+        perfect = next(w for w in story.what_if if "every draft kept" in w.change)
+        assert perfect.predicted_tok_per_s.value == pytest.approx(82.3 * 4 / 2.2)
+        without = next(w for w in story.what_if if w.factor == "cuda_graphs")
+        assert without.predicted_tok_per_s.value < 75
+
+    def test_the_headline_is_the_answer(self, story: Explanation) -> None:
+        assert "loses: 82.3 tok/s, 0.91x plain decoding" in story.headline
+
+    def test_the_terminal_shows_every_row_and_action(self, story: Explanation) -> None:
+        console = Console(width=100, file=None, record=True, force_terminal=False)
+        with console.capture() as capture:
+            console.print(explanation_view(story))
+        shown = " ".join(capture.get().split())
+        for found in story.rows:
+            assert found.arm.split()[0] in shown
+        for action in story.next:
+            assert action.action[:20] in shown
+
+
+def table_of(*lines: str, header: str = HEADER) -> str:
+    return header + "\n".join(lines) + "\n"
+
+
+BASELINE = "plain,0,0,0,true,90,"
+
+
+class TestTable:
+    def test_winning_rows_name_the_winner_and_acceptance_as_the_limit(self) -> None:
+        found = explained(table_of(BASELINE, "k3,3,1,3,true,140,1.8"))
+        limit = row(found, "k3")
+        assert limit.binding_factor == "acceptance"
+        assert limit.speedup == pytest.approx(140 / 90)
+        assert found.next[0].kind == "change-flag" and "serve k3" in found.next[0].action
+
+    def test_an_arm_that_keeps_nothing_is_called_rejected(self) -> None:
+        found = explained(table_of(BASELINE, "k3,3,1,3,true,50,1.0"))
+        assert "every draft is rejected" in row(found, "k3").binding_limit
+
+    def test_unknown_is_unknown_and_not_one(self) -> None:
+        found = explained(table_of(BASELINE, "k3,3,1,3,true,100,"))
+        only = row(found, "k3")
+        assert only.acceptance_length is None
+        assert only.break_even_acceptance_length is None
+        assert only.parts == ()
+        assert only.binding_limit.startswith("unknown")
+
+    def test_chains_of_other_lengths_are_predicted_from_one_row(self) -> None:
+        found = explained(table_of(BASELINE, "k5,5,1,5,true,120,2.6"))
+        changes = {w.change: w for w in found.what_if if w.factor == "num_draft_tokens"}
+        three = changes["a chain of 3"]
+        assert three.predicted_tok_per_s.low is not None and three.predicted_tok_per_s.high is not None
+        assert (
+            three.predicted_tok_per_s.low < three.predicted_tok_per_s.value < three.predicted_tok_per_s.high
+        )
+
+    def test_the_machine_ceiling_scales_with_what_is_kept(self) -> None:
+        found = explained(table_of(BASELINE, "k3,3,1,3,true,120,2.0"), machine_ceiling_tok_per_s=110.0)
+        assert row(found, "k3").machine_ceiling_tok_per_s == pytest.approx(220)
+        assert row(found, "plain").machine_ceiling_tok_per_s == pytest.approx(110)
+
+    def test_concurrencies_are_explained_each_against_its_own_baseline(self) -> None:
+        header = HEADER.strip() + ",concurrency\n"
+        lines = ("p1,0,,0,,80,,1", "p16,0,,0,,20,,16", "k3-1,3,1,3,,120,2.4,1", "k3-16,3,1,3,,18,2.4,16")
+        found = explained(table_of(*lines, header=header))
+        assert row(found, "k3-1").break_even_acceptance_length == pytest.approx(2.4 * 80 / 120)
+        assert row(found, "k3-16").break_even_acceptance_length == pytest.approx(2.4 * 20 / 18)
+        assert found.schedule is not None
+        assert found.schedule.best_by_concurrency == {"1": 3, "16": 0}
+        assert any(w.factor == "concurrency" for w in found.what_if)
+        assert any(a.kind == "switch-off-above" for a in found.next)
+
+    @pytest.mark.parametrize(
+        ("line", "place", "words"),
+        [
+            ("k3,3,1,3,true,fast,2.0", "line 3: e2e_tok_per_s", "number above 0, got 'fast'"),
+            ("k3,3,1,3,true,-5,2.0", "line 3: e2e_tok_per_s", "got '-5'"),
+            ("k3,3,1,3,true,nan,2.0", "line 3: e2e_tok_per_s", "got 'nan'"),
+            ("k3,3,1,3,true,1e999,2.0", "line 3: e2e_tok_per_s", "got '1e999'"),
+            ("k3,3,1,three,true,90,2.0", "line 3: num_draft_tokens", "whole number of at least 0"),
+            ("k3,3,1,3,maybe,90,2.0", "line 3: cuda_graphs", "true, false, or empty"),
+            ("k3,3,1,3,true,90,0.7", "line 3: acceptance_length", "at least 1"),
+            ("k3,3,1,3,true,90,2.5-2.1", "line 3: acceptance_length", "range like 2.1-2.5"),
+            ("k3,3,1,3,true,90,5.0", "line 3: acceptance_length", "more than the 4 tokens"),
+            ("k3,3,1,3,true,90", "line 3: row", "6 cells"),
+            (",3,1,3,true,90,2.0", "line 3: arm", "must be a name"),
+            ("plain,3,1,3,true,90,2.0", "line 3: arm", "already on line 2"),
+            ("k0,3,1,0,true,90,", "line 3: num_steps", "must be 0 or empty"),
+        ],
+    )
+    def test_a_bad_cell_is_named_by_line_column_and_value(self, line: str, place: str, words: str) -> None:
+        with pytest.raises(BadInput) as raised:
+            read_table(table_of(BASELINE, line), path="rows.csv")
+        assert "rows.csv: 1 problem" in str(raised.value)
+        assert place in str(raised.value)
+        assert words in str(raised.value)
+
+    def test_all_mistakes_are_reported_at_once(self) -> None:
+        with pytest.raises(StudyFileError) as raised:
+            read_table(table_of(BASELINE, "a,3,1,3,true,x,2", "b,3,1,3,true,90,0"), path="rows.csv")
+        assert [p.line for p in raised.value.problems] == [3, 4]
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("", "is empty"),
+            (HEADER, "no rows"),
+            ("arm,speed\na,1\n", "column is missing"),
+            (HEADER.strip() + ",colour\n" + BASELINE + ",red\n", "unknown column; valid: arm"),
+            (table_of("k3,3,1,3,true,90,2.0"), "no baseline row"),
+            (table_of(BASELINE), "nothing to explain"),
+            (table_of('"k3,3,1,3,true,90,2'), "file"),
+        ],
+    )
+    def test_a_table_that_cannot_be_explained_says_why(self, text: str, words: str) -> None:
+        with pytest.raises(BadInput, match=words):
+            read_table(text, path="rows.csv")
+
+    def test_comments_blank_lines_and_windows_ends_are_read(self) -> None:
+        text = "# from a notebook\r\n\r\n" + table_of(BASELINE, "k3,3,1,3,,120,2.0").replace("\n", "\r\n")
+        table = read_table(text, path="rows.csv")
+        assert [r.name for r in table.rows] == ["plain", "k3"]
+
+    def test_hostile_names_change_nothing_in_the_terminal(self) -> None:
+        found = explained(table_of(BASELINE, "[red]\x1b[31mk3,3,1,3,true,120,2.0"))
+        console = Console(width=100, force_terminal=False)
+        with console.capture() as capture:
+            console.print(explanation_view(found))
+        assert "\x1b" not in capture.get()
+        assert "[red]" in capture.get()
+
+
+def arguments(**given: object) -> argparse.Namespace:
+    defaults = {"study_dir": None, "table": None, "json": True, "weights_gib": None, "bandwidth_gib_s": None}
+    return argparse.Namespace(**{**defaults, **given})
+
+
+class TestCommand:
+    def test_json_has_the_promised_keys(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "rows.csv"
+        path.write_text(STORY, encoding="utf-8")
+        assert explain_command(arguments(table=str(path))) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert set(document) >= {"schema_version", "rows", "what_if", "next"}
+        keys = {
+            "arm",
+            "step_cost_s",
+            "break_even_acceptance_length",
+            "zero_overhead_tok_per_s",
+            "binding_limit",
+        }
+        assert all(set(line) >= keys for line in document["rows"])
+        plain = document["rows"][0]
+        assert plain["step_cost_s"] == pytest.approx(1 / 90)
+        assert plain["break_even_acceptance_length"] is None
+
+    def test_a_missing_file_a_folder_and_bytes_are_named(self, tmp_path: Path) -> None:
+        binary = tmp_path / "b.csv"
+        binary.write_bytes(b"\xff\xfe\x00")
+        for path, words in (
+            (tmp_path / "no.csv", "no such file"),
+            (tmp_path, "directory"),
+            (binary, "UTF-8"),
+        ):
+            with pytest.raises(BadInput, match=words):
+                explain_command(arguments(table=str(path)))
+
+    def test_either_a_study_or_a_table(self) -> None:
+        with pytest.raises(BadInput, match="either"):
+            explain_command(arguments())
+
+    def test_half_a_machine_is_no_ceiling(self, tmp_path: Path) -> None:
+        with pytest.raises(BadInput, match="both are needed"):
+            explain_command(arguments(table="x", weights_gib=14.0))
+
+
+class TestStudy:
+    def test_a_drafter_that_skips_steps_breaks_even_at_a_length_of_its_verify_steps(self) -> None:
+        """ngram: 2 tokens per pass at 120 tok/s against 100: a pass costs 5/3. Half of the passes check a
+        draft and keep 3, so 1 + (5/3 - 1) / 0.5 = 7/3 would break even."""
+        knobs = Knobs(method="ngram", num_draft_tokens=4)
+        ngram = Arm(name="ngram", engine="vllm", target="m", knobs=knobs)
+        base = baseline_arm(engine="vllm", target="m")
+        kept = Interval(value=3.0, low=2.8, high=3.2, n=9, unit="tokens/step")
+        found = explain(
+            [
+                MeasuredRow("plain", Observation(base, 100.0, None, None), None, depth=0),
+                MeasuredRow("ngram", Observation(ngram, 120.0, None, None, length=2.0), kept, depth=4),
+            ]
+        )
+        only = row(found, "ngram")
+        assert only.step_cost_ratio == pytest.approx(5 / 3)
+        assert only.break_even_acceptance_length == pytest.approx(7 / 3)
+        assert only.perfect_acceptance_tok_per_s == pytest.approx(100 * 3 / (5 / 3))
+
+    def test_a_realistic_study_is_explained(self) -> None:
+        study, trials = realistic()
+        summary = summarize(study, trials)
+        found = explain_study(summary, place="studies/x")
+        by_name = {r.arm: r for r in found.rows}
+        for arm in summary.arms:
+            if arm.break_even_acceptance_length is not None:
+                seen = by_name[arm.name].break_even_acceptance_length
+                assert seen == pytest.approx(arm.break_even_acceptance_length, rel=0.05)
+        assert found.best_arm in {r.arm_id for r in found.rows}
+        assert found.winning_command
+        assert found.headline
+
+    def test_predictions_are_shown_against_what_came(self) -> None:
+        study, trials = realistic()
+        rows = measured_rows(summarize(study, trials))
+        predicted = Interval(value=70.0, low=60.0, high=80.0, level=0.8, n=3, unit="tok/s")
+        found = explain(rows, predictions=[("k3", predicted, 75.0), ("k4", predicted, 100.0)])
+        assert [p.inside for p in found.predictions] == [True, False]
+        assert found.predictions[1].error_frac == pytest.approx(-0.3)
+        assert found.model_error is not None
+        assert found.model_error.n == 2
+
+    def test_a_study_without_a_baseline_is_refused(self) -> None:
+        study, trials = realistic()
+        others = [t for t in trials if t.arm_id != study.baseline.arm_id]
+        with pytest.raises(BadInput, match="no complete trial of the baseline"):
+            explain_study(summarize(study, others), place="studies/x")

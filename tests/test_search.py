@@ -1,0 +1,359 @@
+"""Strategies: pure answers to a history, and what each protocol promises."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.arm import Arm, Knobs, baseline_arm
+from spectune.domain.prediction_observation import Observation
+from spectune.errors import BadInput
+from spectune.search.grid import Grid
+from spectune.search.neighbours import changed_knobs, is_neighbour, neighbours
+from spectune.search.one_factor import OneFactor
+from spectune.search.plan import STRATEGIES, estimate_search, make_strategy
+from spectune.search.predict import Predict
+from spectune.search.protocol import Ask, Budget, History, LegalArm, Objective, PrunedArm, Stop, Strategy
+
+BASE = baseline_arm(engine="sglang", target="m")
+Speed = Callable[[Arm], float]
+
+
+def chain(k: int, **changes: object) -> Arm:
+    knobs = Knobs(method="eagle3", drafter="d", num_steps=k, topk=1, num_draft_tokens=k)
+    return Arm(name=f"k{k}", engine="sglang", target="m", knobs=knobs.model_copy(update=changes))
+
+
+def tree(steps: int, topk: int, tokens: int) -> Arm:
+    knobs = Knobs(method="eagle3", drafter="d", num_steps=steps, topk=topk, num_draft_tokens=tokens)
+    return Arm(name=f"{steps}-{topk}-{tokens}", engine="sglang", target="m", knobs=knobs)
+
+
+CHAINS = [BASE, *(chain(k) for k in range(1, 9))]
+
+
+def legal(arms: list[Arm], **changes: object) -> list[LegalArm]:
+    return [LegalArm(arm, launch_s=300.0, **changes) for arm in arms]  # type: ignore[arg-type]
+
+
+def counts(k: int) -> AcceptanceCounts:
+    """0.8, then each position 0.9 times as likely as the one before; 3,000 steps."""
+    shares, chance, reached = [], 0.8, 1.0
+    for _ in range(k):
+        reached *= chance
+        chance *= 0.95
+        shares.append(round(3000 * reached))
+    return AcceptanceCounts(
+        num_drafts=3000,
+        num_draft_tokens=3000 * k,
+        num_accepted_tokens=sum(shares),
+        accepted_per_position=tuple(shares),
+    )
+
+
+def measure(arm: Arm, speed: Speed, launch: int) -> Observation:
+    found = Observation(arm, speed(arm), None, None, log_sd=0.005, launch=launch)
+    if arm.is_baseline:
+        return found
+    if (arm.knobs.topk or 1) > 1:
+        return replace(found, length=tree_length(arm), length_log_sd=0.01)
+    return replace(found, acceptance=counts(arm.knobs.num_steps or 1))
+
+
+def tree_length(arm: Arm) -> float:
+    """8 % more for each doubling of the branching, as far as the tokens go round."""
+    steps, topk, tokens = arm.knobs.num_steps or 1, arm.knobs.topk or 1, arm.knobs.num_draft_tokens or 1
+    length = counts(steps).acceptance_length or 1.0
+    return length * (1 + 0.08 * math.log2(topk) * min(1.0, tokens / (2 * steps)))
+
+
+def search(
+    strategy: Strategy, speed: Speed, *, failing: frozenset[str] = frozenset()
+) -> tuple[list[Ask], Stop]:
+    asked: list[Ask] = []
+    history = History()
+    for launch in range(200):
+        answer = strategy.ask(history)
+        if isinstance(answer, Stop):
+            return asked, answer
+        asked.append(answer)
+        if answer.arm.arm_id in failing:
+            history = replace(history, failed={**history.failed, answer.arm.arm_id: "out of memory"})
+        else:
+            seen = (*history.observations, measure(answer.arm, speed, launch))
+            history = replace(history, observations=seen, elapsed_s=history.elapsed_s + 300)
+    raise AssertionError("the search does not end")
+
+
+def linear(arm: Arm) -> float:
+    """80 tok/s plain; 10 % of a step per drafted token."""
+    k = arm.knobs.num_steps or 0
+    length = 1.0 if k == 0 else counts(k).acceptance_length or 1.0
+    return 80 * length / (1 + 0.1 * k)
+
+
+def falling_off_a_cliff_at(cliff: int) -> Speed:
+    return lambda arm: linear(arm) * (0.75 if (arm.knobs.num_steps or 0) >= cliff else 1.0)
+
+
+def best_of(arms: list[Arm], speed: Speed) -> float:
+    return max(speed(arm) for arm in arms)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_baseline_comes_first(name: str) -> None:
+    asked, _ = search(make_strategy(name, legal(CHAINS)), linear)
+    assert asked[0].arm == BASE
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_same_record_gives_the_same_answer_from_a_new_strategy(name: str) -> None:
+    """So a search that was killed resumes where it was."""
+    history = History()
+    for launch in range(4):
+        first = make_strategy(name, legal(CHAINS)).ask(history)
+        second = make_strategy(name, legal(CHAINS)).ask(history)
+        assert first == second
+        if isinstance(first, Stop):
+            break
+        seen = (*history.observations, measure(first.arm, linear, launch))
+        history = replace(history, observations=seen)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_no_arm_is_asked_for_twice(name: str) -> None:
+    asked, _ = search(make_strategy(name, legal(CHAINS)), linear)
+    ids = [a.arm.arm_id for a in asked]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_failed_arm_is_not_asked_for_again_and_is_never_recommended(name: str) -> None:
+    fastest = max(CHAINS, key=linear)
+    strategy = make_strategy(name, legal(CHAINS))
+    asked, stop = search(strategy, linear, failing=frozenset({fastest.arm_id}))
+    assert [a.arm.arm_id for a in asked].count(fastest.arm_id) <= 1
+    assert stop.best is not None and stop.best.arm_id != fastest.arm_id
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_launches_and_minutes_are_limits(name: str) -> None:
+    asked, stop = search(make_strategy(name, legal(CHAINS), budget=Budget(launches=3)), linear)
+    assert len(asked) == 3
+    assert "3 launches" in stop.reason
+    asked, stop = search(make_strategy(name, legal(CHAINS), budget=Budget(minutes=12)), linear)
+    assert len(asked) == 3  # 5 minutes each: the third ends at 15
+    assert "12 minutes" in stop.reason
+    assert stop.best is not None
+
+
+def test_a_failed_launch_counts_against_the_budget() -> None:
+    strategy = make_strategy("grid", legal(CHAINS), budget=Budget(launches=4))
+    asked, _ = search(strategy, linear, failing=frozenset(arm.arm_id for arm in CHAINS[1:]))
+    assert len(asked) == 4
+
+
+def test_an_unknown_strategy_and_a_missing_baseline_are_the_users_mistakes() -> None:
+    with pytest.raises(BadInput, match="valid: predict, one-factor, grid"):
+        make_strategy("bayes", legal(CHAINS))
+    with pytest.raises(BadInput, match="no baseline"):
+        make_strategy("predict", legal(CHAINS[1:]))
+
+
+class TestGrid:
+    def test_measures_everything_once_in_an_order_that_is_not_the_lists(self) -> None:
+        asked, stop = search(Grid(legal(CHAINS)), linear)
+        assert {a.arm.arm_id for a in asked} == {arm.arm_id for arm in CHAINS}
+        assert [a.arm for a in asked] != CHAINS
+        assert stop.best == max(CHAINS, key=linear)
+
+    def test_every_block_has_its_own_order_and_opens_with_the_baseline(self) -> None:
+        grid = Grid(legal(CHAINS), repetitions=3)
+        orders = [[a.arm.name for a in grid.order(block)] for block in range(3)]
+        assert all(order[0] == "baseline" for order in orders)
+        assert len({tuple(order) for order in orders}) == 3
+        asked, _ = search(grid, linear)
+        assert len(asked) == 27
+
+
+class TestOneFactor:
+    def test_changes_one_factor_of_the_best_so_far_and_says_what_was_ruled_out(self) -> None:
+        arms = [BASE, tree(3, 4, 8), tree(4, 4, 8), tree(3, 2, 8), tree(3, 4, 16), tree(4, 2, 16)]
+        speeds = dict(zip([a.arm_id for a in arms], [80, 90, 100, 70, 95, 60], strict=True))
+        asked, stop = search(OneFactor(legal(arms)), lambda arm: speeds[arm.arm_id])
+        assert [a.arm.name for a in asked[:3]] == ["baseline", "3-4-8", "4-4-8"]
+        assert "change num_steps" in asked[2].reason
+        assert stop.best == arms[2]
+        assert "ruled out" in stop.reason and "3-4-8" in stop.reason
+
+    def test_a_chains_length_is_one_factor(self) -> None:
+        assert changed_knobs(chain(3), chain(4)) == ("num_draft_tokens",)
+        assert changed_knobs(tree(3, 4, 8), tree(4, 4, 16)) == ("num_steps", "num_draft_tokens")
+
+    def test_climbs_to_the_best_length(self) -> None:
+        _, stop = search(OneFactor(legal(CHAINS)), linear)
+        assert stop.best == max(CHAINS, key=linear)
+
+
+class TestPredict:
+    def test_finds_the_best_chain_in_fewer_launches_than_the_sweep(self) -> None:
+        asked, stop = search(Predict(legal(CHAINS)), linear)
+        assert stop.best is not None
+        assert linear(stop.best) >= 0.99 * best_of(CHAINS, linear)
+        assert len(asked) <= 7
+
+    def test_four_launches_are_within_three_percent_on_a_straight_cost(self) -> None:
+        _, stop = search(Predict(legal(CHAINS), Budget(launches=4)), linear)
+        assert stop.best is not None
+        assert linear(stop.best) >= 0.97 * best_of(CHAINS, linear)
+
+    @pytest.mark.parametrize("cliff", [3, 4, 5, 6, 7, 8])
+    def test_a_cliff_anywhere_is_found(self, cliff: int) -> None:
+        speed = falling_off_a_cliff_at(cliff)
+        asked, stop = search(Predict(legal(CHAINS)), speed)
+        assert stop.best is not None
+        assert speed(stop.best) >= 0.98 * best_of(CHAINS, speed)
+        assert len(asked) < len(CHAINS)
+
+    def test_the_winners_neighbours_are_always_measured(self) -> None:
+        asked, stop = search(Predict(legal(CHAINS)), linear)
+        measured = {a.arm.arm_id for a in asked}
+        assert stop.best is not None
+        assert {n.arm_id for n in neighbours(stop.best, CHAINS)} <= measured
+
+    def test_neighbours_are_measured_even_where_nothing_is_expected_of_them(self) -> None:
+        asked, stop = search(Predict(legal(CHAINS), margin=1.0), linear)
+        measured = {a.arm.arm_id for a in asked}
+        assert stop.best is not None
+        assert {n.arm_id for n in neighbours(stop.best, CHAINS)} <= measured
+        assert any("neighbour of the winner" in a.reason for a in asked)
+
+    def test_every_question_after_the_first_probe_carries_a_prediction(self) -> None:
+        asked, _ = search(Predict(legal(CHAINS)), linear)
+        assert asked[0].prediction is None
+        assert all(a.prediction is not None for a in asked[1:])
+        for ask in asked[3:]:
+            assert ask.prediction is not None
+            assert abs(math.log(linear(ask.arm) / ask.prediction.value)) < 0.07
+
+    def test_when_nothing_can_win_plain_decoding_is_recommended(self) -> None:
+        def hopeless(arm: Arm) -> float:
+            return linear(arm) / (3 if arm.knobs.num_steps else 1)
+
+        asked, stop = search(Predict(legal(CHAINS)), hopeless)
+        assert stop.best == BASE
+        assert len(asked) < 7
+
+    def test_a_failed_baseline_ends_the_search(self) -> None:
+        answer = Predict(legal(CHAINS)).ask(History(failed={BASE.arm_id: "out of memory"}))
+        assert isinstance(answer, Stop)
+        assert "baseline failed" in answer.reason
+
+    def test_residuals_that_are_large_are_named(self) -> None:
+        """Chains whose acceptance length at 3 contradicts the run at 7 are measured, not derived."""
+        odd = replace(measure(chain(3), linear, 2), acceptance=None, length=1.5, length_log_sd=0.01)
+        seen = (measure(BASE, linear, 0), measure(chain(7), linear, 1), odd)
+        answer = Predict(legal(CHAINS)).ask(History(seen))
+        assert isinstance(answer, Ask)
+        assert "measured, not derived" in answer.reason
+
+    def test_an_arm_of_the_running_launch_is_preferred_to_an_equal_that_needs_its_own(self) -> None:
+        def cost(arm: Arm) -> LegalArm:
+            key = "up" if arm.knobs.num_steps in (2, 6) else None
+            return LegalArm(arm, launch_s=3000.0, measure_s=30.0, launch_key=key)
+
+        arms = [cost(arm) for arm in CHAINS]
+        seen = tuple(measure(arm, linear, i) for i, arm in enumerate((BASE, chain(7), chain(4))))
+        answer = Predict(arms, margin=0.0).ask(History(seen, running_key="up"))
+        assert isinstance(answer, Ask)
+        assert answer.arm.knobs.num_steps in (2, 6)
+
+    def test_imposed_acceptance_teaches_cost_and_is_not_the_result(self) -> None:
+        imposed = replace(
+            measure(chain(7), linear, 1), acceptance=None, length=5.0, synthetic=True, tok_per_s=200.0
+        )
+        history = History((measure(BASE, linear, 0), imposed))
+        assert chain(7).arm_id not in history.measured
+        answer = Predict(legal(CHAINS), Budget(launches=2)).ask(history)
+        assert isinstance(answer, Stop)
+        assert answer.best == BASE
+
+    def test_trees_with_a_cliff_are_found_in_a_fraction_of_the_grid(self) -> None:
+        shapes = [(s, t, n) for s in (2, 3, 4, 5) for t in (1, 2, 4) for n in (4, 8, 16)]
+        arms = [BASE, *(tree(s, t, s if t == 1 else n) for s, t, n in shapes)]
+        arms = list({arm.arm_id: arm for arm in arms}.values())
+
+        def speed(arm: Arm) -> float:
+            k = arm.knobs
+            if arm.is_baseline:
+                return 80.0
+            steps, tokens = k.num_steps or 1, k.num_draft_tokens or 1
+            cliff = 0.4 if tokens >= 16 else 0.0
+            return 80 * tree_length(arm) / (1.1 + 0.08 * steps + 0.01 * tokens + cliff)
+
+        asked, stop = search(Predict(legal(arms), Budget(launches=10)), speed)
+        assert stop.best is not None
+        assert speed(stop.best) >= 0.97 * best_of(arms, speed)
+        assert len(asked) == 10 < len(arms) / 2
+
+
+class TestNeighbours:
+    def test_the_next_legal_value_is_the_neighbour_even_over_a_gap(self) -> None:
+        arms = [chain(k) for k in (1, 2, 5, 8)]
+        assert [n.name for n in neighbours(chain(5), arms)] == ["k2", "k8"]
+
+    def test_plain_decoding_is_nobodys_neighbour(self) -> None:
+        assert not is_neighbour(BASE, chain(1), CHAINS)
+
+    def test_two_factors_apart_are_not_neighbours(self) -> None:
+        assert not is_neighbour(tree(3, 4, 8), tree(4, 4, 16), [tree(3, 4, 8), tree(4, 4, 16)])
+        assert is_neighbour(chain(3, cuda_graphs=True), chain(3, cuda_graphs=False), [])
+
+
+class TestObjective:
+    def test_several_concurrencies_are_one_geometric_mean(self) -> None:
+        seen = (
+            Observation(BASE, 100.0, None, None, concurrency=1),
+            Observation(BASE, 25.0, None, None, concurrency=16),
+            Observation(chain(3), 120.0, None, None, concurrency=1, length=2.0),
+        )
+        found = Objective((1, 16)).measured(History(seen))
+        assert found == {BASE.arm_id: pytest.approx(50.0)}
+
+    def test_the_winner_at_high_load_may_be_another(self) -> None:
+        def history() -> History:
+            seen = []
+            for k, (single, loaded) in {2: (110.0, 30.0), 7: (130.0, 20.0)}.items():
+                for c, speed in ((1, single), (16, loaded)):
+                    seen.append(
+                        Observation(chain(k), speed, None, counts(k), concurrency=c, log_sd=0.005, launch=k)
+                    )
+            for c, speed in ((1, 80.0), (16, 25.0)):
+                seen.append(Observation(BASE, speed, None, None, concurrency=c, log_sd=0.005))
+            return History(tuple(seen))
+
+        assert history().launches == 3
+        at_one = Predict(legal(CHAINS), objective=Objective((1,))).best(history())
+        at_sixteen = Predict(legal(CHAINS), objective=Objective((16,))).best(history())
+        assert at_one is not None and at_one.name == "k7"
+        assert at_sixteen is not None and at_sixteen.name == "k2"
+
+
+class TestEstimate:
+    def test_a_grid_takes_what_it_takes(self) -> None:
+        found = estimate_search("grid", legal(CHAINS, measure_s=60.0), repetitions=2)
+        assert (found.launches_likely, found.launches_most) == (18, 18)
+        assert found.minutes_most == pytest.approx(18 * 6)
+
+    def test_a_budget_caps_launches_and_minutes(self) -> None:
+        found = estimate_search("predict", legal(CHAINS), budget=Budget(launches=4, minutes=10))
+        assert (found.launches_likely, found.launches_most) == (4, 4)
+        assert found.minutes_most == 10
+
+    def test_pruned_arms_are_listed_with_their_reason(self) -> None:
+        pruned = PrunedArm(
+            tree(2, 2, 64), "64 draft tokens are more than the 6 candidates of topk 2 and 2 steps"
+        )
+        assert estimate_search("predict", legal(CHAINS), pruned=[pruned]).pruned == (pruned,)

@@ -1,0 +1,55 @@
+"""The benchmarks run as documented, on one curve."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+# InferenceX golden_al_distribution (Apache-2.0), one of its curves.
+CURVES = "# source\nmodel,mode,k1,k2,k3,k4,k5,k6,k7,k8\nglm5.2_mtp,thinking_on,1.84,2.5,2.99,3.33,3.61,3.78,3.91,4.06\n"
+
+
+def run(tmp_path: Path, script: str, *args: str) -> dict[str, object]:
+    curves = tmp_path / "curves.csv"
+    curves.write_text(CURVES, encoding="utf-8")
+    argv = [sys.executable, str(BENCHMARKS / script), "--curves", str(curves), "--json", *args]
+    reply = subprocess.run(argv, capture_output=True, text=True, check=True, cwd=tmp_path)
+    found: dict[str, object] = json.loads(reply.stdout)
+    return found
+
+
+def test_regret_of_predict_is_below_that_of_the_same_launches_at_random(tmp_path: Path) -> None:
+    found = run(
+        tmp_path,
+        "search_regret.py",
+        "--seeds",
+        "4",
+        "--space",
+        "chain",
+        "--strategies",
+        "predict,random,grid",
+    )
+    table = found["spaces"]["chain"]["strategies"]  # type: ignore[index]
+    assert table["predict"]["max_launches"] <= 4
+    assert table["predict"]["mean_regret"] <= 0.01
+    assert table["predict"]["mean_regret"] < table["random"]["mean_regret"]
+    assert table["predict"]["mean_regret"] < table["grid"]["mean_regret"]
+
+
+@pytest.mark.parametrize("strategy", ["predict"])
+def test_sixty_and_more_trees_are_searched_in_ten_launches(tmp_path: Path, strategy: str) -> None:
+    found = run(tmp_path, "search_regret.py", "--seeds", "1", "--space", "tree", "--strategies", strategy)
+    space = found["spaces"]["tree"]  # type: ignore[index]
+    assert space["legal_arms"] >= 60
+    assert space["strategies"][strategy]["max_launches"] <= 10
+    assert space["strategies"][strategy]["mean_regret"] <= 0.03
+
+
+def test_early_stopping_saves_time_and_keeps_the_winner(tmp_path: Path) -> None:
+    found = run(tmp_path, "early_stopping.py", "--seeds", "3", "--space", "chain")
+    grid = found["spaces"]["chain"]["grid"]  # type: ignore[index]
+    assert grid["mean_saved_frac"] > 0.3
+    assert grid["mean_regret_with_stopping"] <= grid["mean_regret"] + 0.005

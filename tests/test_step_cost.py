@@ -1,0 +1,197 @@
+"""The cost of a step is recovered from served speeds; predictions hold the truth as often as they say."""
+
+import math
+import random
+from itertools import product
+
+import pytest
+
+from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.arm import Arm, Knobs, baseline_arm
+from spectune.domain.cost_model import SpeedModel, launch_log_sd, machine_ceiling_tok_per_s
+from spectune.domain.prediction_observation import Observation
+from spectune.domain.statistics_regression import Prior, cholesky, fit
+from spectune.domain.step_cost import CostPoint, StepCostModel
+
+BASE = baseline_arm(engine="sglang", target="m")
+
+
+def tree(steps: int, topk: int, tokens: int, *, graphs: bool | None = True) -> Arm:
+    knobs = Knobs(
+        method="eagle3", drafter="d", num_steps=steps, topk=topk, num_draft_tokens=tokens, cuda_graphs=graphs
+    )
+    return Arm(name=f"{steps}/{topk}/{tokens}/{graphs}", engine="sglang", target="m", knobs=knobs)
+
+
+def chain(k: int) -> Arm:
+    return tree(k, 1, k)
+
+
+def points(
+    cost: object, arms: list[Arm], *, sd: float = 0.01, rng: random.Random | None = None
+) -> list[CostPoint]:
+    found = []
+    for arm in arms:
+        true = cost(arm)  # type: ignore[operator]
+        noise = 1 + (rng.gauss(0, sd) if rng else 0.0)
+        found.append(CostPoint(arm, true * noise, sd * true))
+    return found
+
+
+def test_regression_agrees_with_least_squares_by_hand() -> None:
+    # y = 1 + 2 x at x = 0, 1, 2 with a nearly flat prior and no discrepancy.
+    posterior = fit(
+        [(1.0, 0.0), (1.0, 1.0), (1.0, 2.0)],
+        [1.0, 3.0, 5.0],
+        prior=Prior((0.0, 0.0), (100.0, 100.0)),
+        noise_sds=[0.1] * 3,
+        discrepancy=lambda i, j: 0.0,
+    )
+    assert posterior.coefficients == pytest.approx((1.0, 2.0), abs=1e-3)
+    # Ordinary least squares: var(slope) = 0.1^2 / sum (x - 1)^2 = 0.005.
+    assert posterior.coefficient_sd(1) == pytest.approx(math.sqrt(0.005), rel=1e-3)
+
+
+def test_a_matrix_that_is_not_positive_definite_is_refused() -> None:
+    with pytest.raises(ValueError, match="positive definite"):
+        cholesky([[1.0, 2.0], [2.0, 1.0]])
+
+
+def test_parts_of_a_step_are_told_apart_where_the_arms_differ_in_them() -> None:
+    def cost(arm: Arm) -> float:
+        k = arm.knobs
+        eager = 0.5 if k.cuda_graphs is False else 0.0
+        return 1.2 + 0.02 * (k.num_draft_tokens or 0) + 0.15 * (k.num_steps or 0) + eager
+
+    shapes = [(2, 4, 8), (2, 4, 16), (3, 4, 8), (3, 4, 32), (5, 4, 16), (5, 4, 32)]
+    arms = [tree(s, t, n, graphs=g) for (s, t, n), g in product(shapes, (True, False))]
+    model = StepCostModel(points(cost, arms))
+    parts = {c.name: c for c in model.components(tree(5, 4, 16, graphs=False))}
+    assert parts["verification"].cost.value == pytest.approx(0.32, abs=0.1)
+    assert parts["drafting"].cost.value == pytest.approx(0.75, abs=0.12)
+    assert parts["no graphs"].cost.value == pytest.approx(0.5, abs=0.1)
+    assert all(parts[name].separated for name in ("verification", "drafting", "no graphs"))
+
+
+def test_a_chain_alone_does_not_tell_drafting_from_verification() -> None:
+    """One token is drafted and one verified with every step, so only their sum is known."""
+    model = StepCostModel(
+        points(lambda a: 1 + 0.1 * (a.knobs.num_steps or 0), [chain(2), chain(4), chain(7)])
+    )
+    parts = {c.name: c for c in model.components(chain(4))}
+    assert not parts["verification"].separated
+    assert model.predict(chain(5)).value == pytest.approx(1.5, abs=0.03)
+
+
+def test_no_part_of_a_step_takes_negative_time() -> None:
+    rng = random.Random(1)
+    for _ in range(50):
+        arms = [chain(k) for k in rng.sample(range(1, 9), 4)]
+        model = StepCostModel([CostPoint(a, rng.uniform(0.9, 1.6), 0.05) for a in arms])
+        assert all(part.cost.value >= 0 for part in model.components(arms[0]))
+
+
+def test_a_cliff_between_two_measured_lengths_is_expected_to_be_possible() -> None:
+    def cliff(arm: Arm) -> float:
+        tokens = arm.knobs.num_draft_tokens or 0
+        return 1 + 0.05 * tokens + 0.5 * (tokens >= 5)
+
+    far = StepCostModel(points(cliff, [chain(3), chain(8)]))
+    near = StepCostModel(points(cliff, [chain(3), chain(4), chain(5), chain(8)]))
+    assert far.predict(chain(4)).sd > 2 * near.predict(chain(4)).sd
+    assert near.predict(chain(4)).value == pytest.approx(1.2, abs=0.05)
+    assert near.predict(chain(6)).value == pytest.approx(1.8, abs=0.1)
+
+
+def test_predicted_intervals_hold_the_truth_as_often_as_stated() -> None:
+    """300 straight cost lines at 3 % noise: 90 % intervals of unmeasured lengths hold 88 % or more."""
+    rng = random.Random(2)
+    inside = total = 0
+    for _ in range(300):
+        overhead, slope = rng.uniform(0, 0.4), rng.uniform(0.02, 0.2)
+
+        def cost(arm: Arm, a: float = overhead, b: float = slope) -> float:
+            return 1 + a + b * (arm.knobs.num_steps or 0)
+
+        model = StepCostModel(points(cost, [chain(2), chain(5), chain(8)], sd=0.03, rng=rng))
+        for k in (1, 3, 4, 6, 7):
+            predicted = model.predict(chain(k))
+            inside += abs(predicted.value - cost(chain(k))) < 1.645 * predicted.sd
+            total += 1
+    assert inside / total >= 0.88
+
+
+def test_verification_grows_with_the_batch_where_it_was_measured_to() -> None:
+    def cost(k: int, c: int) -> float:
+        return 1 + 0.05 * k + 0.02 * k * math.log2(c)
+
+    measured = [CostPoint(chain(k), cost(k, c), 0.01, c) for k in (2, 6) for c in (1, 4, 16)]
+    model = StepCostModel(measured)
+    assert model.predict(chain(4), concurrency=16).value == pytest.approx(cost(4, 16), abs=0.06)
+    assert model.predict(chain(4), concurrency=1).value == pytest.approx(cost(4, 1), abs=0.06)
+
+
+def observed(arm: Arm, tok_per_s: float, length: float | None, **changes: object) -> Observation:
+    return Observation(arm, tok_per_s, None, None, length=length, **changes)  # type: ignore[arg-type]
+
+
+def test_speed_is_baseline_times_length_over_cost() -> None:
+    model = SpeedModel([observed(BASE, 100.0, None), observed(chain(3), 125.0, 2.0)])
+    found = model.predict(chain(3))
+    # 2.0 tokens per step at 125 tok/s: 16 ms against 10 ms, so a step costs 1.6 and 1.6 breaks even.
+    assert found.cost.value == pytest.approx(1.6, rel=0.03)
+    assert found.tok_per_s.value == pytest.approx(125, rel=0.03)
+    assert found.zero_overhead_tok_per_s == pytest.approx(200)
+    assert found.perfect_acceptance_tok_per_s == pytest.approx(100 * 4 / 1.6, rel=0.03)
+    assert found.length_for(100.0) == pytest.approx(1.6, rel=0.03)
+    assert found.at_length(3.2) == pytest.approx(200, rel=0.03)
+
+
+def test_imposed_acceptance_teaches_the_cost_and_is_no_result() -> None:
+    imposed = observed(chain(4), 150.0, 3.0, synthetic=True)
+    model = SpeedModel([observed(BASE, 100.0, None), imposed])
+    found = model.predict(chain(4))
+    assert found.cost.value == pytest.approx(2.0, rel=0.05)
+    assert not found.measured
+    assert found.acceptance.case == "unknown"
+
+
+def test_the_baseline_between_two_concurrencies_lies_between_them() -> None:
+    model = SpeedModel(
+        [observed(BASE, 100.0, None, concurrency=1), observed(BASE, 25.0, None, concurrency=16)]
+    )
+    assert model.baseline_tok_per_s(4) == pytest.approx(50.0)
+    assert model.baseline_tok_per_s(64) == pytest.approx(25.0)
+    assert SpeedModel([]).baseline_tok_per_s() is None
+
+
+def test_repeated_launches_teach_the_noise_of_launches() -> None:
+    once = [observed(BASE, 100.0, None)]
+    assert launch_log_sd(once) == pytest.approx(0.02)
+    rng = random.Random(3)
+    often = [observed(BASE, 100 * math.exp(rng.gauss(0, 0.1)), None, launch=i) for i in range(40)]
+    assert launch_log_sd(often) == pytest.approx(0.1, rel=0.25)
+
+
+def test_the_machine_ceiling_is_bandwidth_over_bytes() -> None:
+    # 140 GB of weights at 4.8 TB/s: 34.3 tok/s plain.
+    ceiling = machine_ceiling_tok_per_s(bytes_per_step=140e9, bandwidth_bytes_per_s=4.8e12)
+    assert ceiling == pytest.approx(34.29, abs=0.01)
+
+
+def test_counts_by_position_predict_every_shorter_chain() -> None:
+    """One run at 6 and a baseline: speeds of 1..5 within 6 % on a linear cost."""
+    shares = [0.8, 0.62, 0.47, 0.35, 0.25, 0.18]
+    counts = AcceptanceCounts(
+        num_drafts=4000,
+        num_draft_tokens=24000,
+        num_accepted_tokens=sum(round(4000 * p) for p in shares),
+        accepted_per_position=tuple(round(4000 * p) for p in shares),
+    )
+
+    def speed(k: int) -> float:
+        return 100 * (1 + sum(shares[:k])) / (1 + 0.1 * k)
+
+    model = SpeedModel([observed(BASE, 100.0, None), Observation(chain(6), speed(6), None, counts)])
+    for k in range(1, 6):
+        assert model.predict(chain(k)).tok_per_s.value == pytest.approx(speed(k), rel=0.06)
