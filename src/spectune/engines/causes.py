@@ -51,7 +51,7 @@ _PATTERNS: tuple[tuple[str, str | None], ...] = (
         "check the paths of target and drafter",
     ),
     (
-        r"(?<!: )No module named '?[\w.]+'?",
+        r"Error while finding module specification for .*|(?<!: )No module named '?[\w.]+'?",
         "the interpreter given for this engine does not have it installed",
     ),
     (r"Illegal instruction", "this build of the engine needs processor instructions that are missing here"),

@@ -132,7 +132,8 @@ class Vllm:
 
     def cause_of_death(self, log_tail: Sequence[str]) -> Cause | None:
         useful = [line for line in log_tail if "See root cause above" not in line]
-        return known_cause(useful)
+        final = [line for line in useful if "Error retrieving file list" not in line]  # tried again, then given up
+        return known_cause(final) or known_cause(useful)
 
     def request_fields(self, sampling: Sampling) -> dict[str, Any]:
         return {"ignore_eos": True} if sampling.ignore_eos else {}
