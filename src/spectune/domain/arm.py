@@ -46,10 +46,19 @@ class Arm(Record):
     flags: dict[str, FlagValue] = Field(default_factory=dict)
     """Engine flags of this arm, on top of the engine's; without leading dashes."""
     env: dict[str, str] = Field(default_factory=dict)
+    synthetic_acceptance_length: float | None = Field(default=None, ge=1)
+    """The engine accepts drafts by lot, at this mean length, bonus token included.
+
+    Drafting and verification run as always, so the cost of a step is measured
+    whatever the drafter is worth. The text means nothing, and such an arm is
+    never compared as a result.
+    """
 
     @property
     def arm_id(self) -> str:
         payload = self.model_dump(mode="json", exclude={"name"})
+        if self.synthetic_acceptance_length is None:
+            del payload["synthetic_acceptance_length"]
         encoded = json.dumps(payload, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(encoded.encode()).hexdigest()[:8]
 
@@ -57,11 +66,17 @@ class Arm(Record):
     def is_baseline(self) -> bool:
         return self.knobs.method == "none"
 
+    @property
+    def is_synthetic(self) -> bool:
+        return self.synthetic_acceptance_length is not None
+
     def factors(self) -> dict[str, Any]:
         """Every factor and its value, flags included."""
         values: dict[str, Any] = {name: getattr(self.knobs, name) for name in FACTORS}
         values.update({f"flags.{name}": value for name, value in sorted(self.flags.items())})
         values.update({f"env.{name}": value for name, value in sorted(self.env.items())})
+        if self.synthetic_acceptance_length is not None:
+            values["synthetic_acceptance_length"] = self.synthetic_acceptance_length
         return values
 
 

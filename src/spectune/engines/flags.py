@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from spectune.domain.arm import FlagValue
+from spectune.domain.arm import Arm, FlagValue
 from spectune.errors import BadInput
 
 
@@ -92,3 +92,17 @@ def chain_draft_tokens(
             f"({num_draft_tokens}), got {num_steps}"
         )
     return num_draft_tokens if num_draft_tokens is not None else num_steps
+
+
+def check_synthetic(arm: Arm) -> float:
+    """The acceptance length to impose; ``BadInput`` where there is nothing to impose it on, or it is out of reach."""
+    length = arm.synthetic_acceptance_length
+    assert length is not None
+    if arm.is_baseline:
+        raise BadInput("synthetic_acceptance_length: plain decoding drafts nothing to accept")
+    most = arm.knobs.num_draft_tokens if (arm.knobs.topk or 1) == 1 else arm.knobs.num_steps
+    if most is not None and length > most + 1:
+        raise BadInput(
+            f"synthetic_acceptance_length: {length:g} is more than the {most + 1} tokens that a step can yield here"
+        )
+    return length

@@ -20,6 +20,7 @@ from spectune.engines.bodies import as_dict, as_int, as_str, first_model_id, tok
 from spectune.engines.causes import known_cause
 from spectune.engines.flags import (
     chain_draft_tokens,
+    check_synthetic,
     flag_args,
     int_or_none,
     merge_flags,
@@ -116,6 +117,8 @@ class LlamaCpp:
                 # llama.cpp's own 12 hardly ever matches in short answers, and it drafts nothing if m < n.
                 flags[_NGRAM_SIZE_FLAG] = min(3, length)
             flags["spec-draft-n-max"] = length
+        if launch.arm.synthetic_acceptance_length is not None:
+            flags["spec-synth-len"] = check_synthetic(launch.arm)
         return flags
 
     def read_flags(self, argv: Sequence[str]) -> Knobs:

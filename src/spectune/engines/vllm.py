@@ -14,7 +14,7 @@ from spectune.domain.workload import Sampling
 from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat
 from spectune.engines.bodies import as_counts, as_dict, as_int, as_str, first_model_id, token_list
 from spectune.engines.causes import known_cause
-from spectune.engines.flags import chain_draft_tokens, flag_args, merge_flags, read_args
+from spectune.engines.flags import chain_draft_tokens, check_synthetic, flag_args, merge_flags, read_args
 from spectune.engines.prometheus import parse_metrics, read_spec_counters
 from spectune.errors import BadInput
 
@@ -102,6 +102,9 @@ class Vllm:
             # Without bounds vLLM looks up n-grams of one length only; these are its documentation's.
             config.setdefault("prompt_lookup_max", 4)
             config.setdefault("prompt_lookup_min", 2)
+        if launch.arm.synthetic_acceptance_length is not None:
+            config["rejection_sample_method"] = "synthetic"
+            config["synthetic_acceptance_length"] = check_synthetic(launch.arm)
         return config
 
     def read_flags(self, argv: Sequence[str]) -> Knobs:
@@ -132,7 +135,9 @@ class Vllm:
 
     def cause_of_death(self, log_tail: Sequence[str]) -> Cause | None:
         useful = [line for line in log_tail if "See root cause above" not in line]
-        final = [line for line in useful if "Error retrieving file list" not in line]  # tried again, then given up
+        final = [
+            line for line in useful if "Error retrieving file list" not in line
+        ]  # tried again, then given up
         return known_cause(final) or known_cause(useful)
 
     def request_fields(self, sampling: Sampling) -> dict[str, Any]:

@@ -19,7 +19,12 @@ from spectune.report.records import ArmSummary, CategorySummary, LoadSummary
 def comparable_trials(study: Study, trials: Sequence[Trial]) -> list[Trial]:
     """Complete trials of the study's present workload: only these can be compared with each other."""
     wanted = study.workload.workload_hash
-    return [t for t in trials if t.status == "complete" and t.soak is None and t.workload_hash == wanted]
+    return [t for t in trials if _is_result(t) and t.workload_hash == wanted]
+
+
+def _is_result(trial: Trial) -> bool:
+    """A long run is not compared, and neither is one whose acceptance was imposed."""
+    return trial.status == "complete" and trial.soak is None and not trial.arm.is_synthetic
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ def summarize_arms(
     for arm_id, arm in arms.items():
         own = [t for t in trials if t.arm_id == arm_id]
         failures = [t.failure for t in own if t.failure is not None]
-        complete = [t for t in own if t.status == "complete" and t.soak is None]
+        complete = [t for t in own if _is_result(t)]
         loads = tuple(s for view in views if (s := _summarize_load(view, arm_id)) is not None)
         status = "complete" if complete else own[-1].status if own else "not run"
         summary = ArmSummary(

@@ -264,6 +264,7 @@ def _arm(arm: ArmSpec, name: str, spec: StudySpec, adapter: EngineAdapter, targe
         ),
         flags=flags,
         env=arm.env,
+        synthetic_acceptance_length=arm.synthetic_acceptance_length,
     )
 
 
@@ -284,6 +285,8 @@ def _name_of(arm: ArmSpec) -> str:
         parts.append(f"k{arm.num_draft_tokens}")
     if arm.cuda_graphs is False:
         parts.append("nographs")
+    if arm.synthetic_acceptance_length is not None:
+        parts.append(f"synth{arm.synthetic_acceptance_length:g}")
     parts.extend(f"{name.split('-')[-1]}={value}" for name, value in arm.flags.items())
     return "-".join(parts)[:60]
 

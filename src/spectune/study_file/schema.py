@@ -145,6 +145,12 @@ class ArmSpec(_Spec):
         default=None, ge=1, description="Tokens proposed per verify step, without the root."
     )
     cuda_graphs: bool | None = Field(default=None, description="Default: the engine's.")
+    synthetic_acceptance_length: float | None = Field(
+        default=None,
+        ge=1,
+        description="The engine accepts drafts by lot at this mean length (bonus token included): measures what a step "
+        "costs whatever the drafter is worth; never compared as a result.",
+    )
     flags: dict[str, FlagValue] = Field(default_factory=dict, description="Engine flags of this arm.")
     env: dict[str, str] = Field(default_factory=dict, description="Environment variables of this arm.")
     expect: Literal["faster", "slower", "same"] | None = Field(
