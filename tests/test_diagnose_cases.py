@@ -36,7 +36,7 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "A12": ("error", "server-died", ("size mismatch for lm_head", "draft_vocab_size")),
     "A18": ("error", "server-died", ("Downcasting not allowed", "exclude list")),
     "A19": ("error", "server-died", ("target vocab size 152064", "tokenizer is not the target's")),
-    "A19-newer": ("error", "draft-vocabulary-differs", ("same model family",)),
+    "A19-newer": ("error", "draft-vocabulary-refused", ("same model family",)),
     "A21": ("error", "draft-contributes-nothing", ("1. quantisation (fp8)", "control with both unquantised")),
     "A22": ("error", "no-draft-ever-accepted", ("0 of 1800",)),
     "A23": ("error", "draft-contributes-nothing", ("1.037",)),

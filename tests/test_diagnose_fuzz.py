@@ -8,7 +8,7 @@ from diagnose_logs import LOGS, RECORDED, judged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spectune.cli.diagnose import printable
+from spectune.cli.findings_text import printable
 from spectune.diagnose.facts import RunFacts
 from spectune.diagnose.judge import KINDS
 from spectune.diagnose.reader import LogReader

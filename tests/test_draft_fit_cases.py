@@ -837,3 +837,51 @@ def test_a_vocabulary_that_vllm_is_told_to_translate_is_fine(tmp_path: Path, sma
     config = {"method": "draft_model", "model": draft, "use_heterogeneous_vocab": True}
     flags: dict[str, Any] = {"speculative-config": json.dumps(config)}
     assert alarms(judged("vllm", "draft_model", small, draft, flags=flags)) == []
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_a11_fc_says_which_width_of_target_the_draft_was_made_for(
+    tmp_path: Path, small: str, engine: str
+) -> None:
+    draft = eagle3_head(tmp_path / "draft", {**SMALL_HEAD, "target_hidden_size": 96}, target_hidden=96)
+    finding = the(judged(engine, "eagle3", small, draft), "draft-target-width-differs")
+    assert finding.severity == "error" and "96" in finding.message and "64 wide" in finding.message
+    fitting = eagle3_head(tmp_path / "fitting", {**SMALL_HEAD, "target_hidden_size": 64})
+    assert "draft-target-width-differs" not in codes(judged(engine, "eagle3", small, fitting))
+
+
+def test_a_block_draft_for_a_target_of_another_depth_is_a_warning(tmp_path: Path) -> None:
+    target = make_model(tmp_path / "target", QWEN)
+    config = PAIRS["drafts"]["H10-qwen3-8b-dflash"]["config"]
+    other = make_model(tmp_path / "other", {**config, "num_target_layers": 64})
+    finding = the(judged("sglang", "dflash", target, other), "draft-block-target-differs")
+    assert finding.severity == "warning" and "64 layers, this one has 36" in finding.message
+    same = make_model(tmp_path / "same", {**config, "num_target_layers": 36})
+    assert "draft-block-target-differs" not in codes(judged("sglang", "dflash", target, same))
+
+
+@pytest.mark.parametrize(
+    ("theta", "said"), [(500000.0, "500000 in the draft"), (None, "not written (engines take 10000)")]
+)
+def test_another_rotary_base_than_the_targets_is_noted(
+    tmp_path: Path, theta: float | None, said: str
+) -> None:
+    target = make_model(tmp_path / "target", {**SMALL, "rope_theta": 1000000.0})
+    config = {key: value for key, value in SMALL_HEAD.items() if key != "rope_theta"}
+    draft = eagle3_head(tmp_path / "draft", config | ({"rope_theta": theta} if theta else {}))
+    finding = the(judged("sglang", "eagle3", target, draft), "draft-rope-differs")
+    assert finding.severity == "note" and said in finding.message and "1e+06 in the target" in finding.message
+    like = eagle3_head(tmp_path / "like", {**config, "rope_theta": 1000000.0})
+    assert "draft-rope-differs" not in codes(judged("sglang", "eagle3", target, like))
+
+
+@pytest.mark.parametrize(("engine", "tokens"), [("sglang", "1000000"), ("vllm", "1048576")])
+def test_b09_a_context_with_a_suffix_is_read_as_the_engine_reads_it(
+    tmp_path: Path, engine: str, tokens: str
+) -> None:
+    # 1M is 1,000,000 tokens in SGLang and 1,048,576 in vLLM.
+    target = make_model(tmp_path / "target", {**SMALL, "max_position_embeddings": 2_000_000})
+    draft = eagle3_head(tmp_path / "draft", SMALL_HEAD)
+    flag = {"sglang": "context-length", "vllm": "max-model-len"}[engine]
+    finding = the(judged(engine, "eagle3", target, draft, flags={flag: "1M"}), "draft-context-shorter")
+    assert tokens in text_of(finding)

@@ -296,7 +296,8 @@ BAD_STARTS = {
     "sglang-0.5.23-port-taken": "address already in use",
     "sglang-0.5.23-tree-larger-than-its-candidates": "selected index k out of range",
     "sglang-0.5.23-unknown-flag": "ambiguous option: --cuda-graph-max-bs",
-    "vllm-0.32.0-draft-missing": "'/nonexistent/draft'",
+    "vllm-0.32.0-draft-missing": "Value error, Invalid repository ID or local directory specified: "
+    "'/nonexistent/draft'",
     "vllm-0.32.0-metrics-flag-without-speculation": "requires speculative decoding to be enabled",
     "vllm-0.32.0-port-taken": "Address already in use",
     "vllm-0.32.0-unknown-flag": "unrecognized arguments: --num-speculative-tokens",

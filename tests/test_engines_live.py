@@ -151,7 +151,8 @@ def test_vllm_none_ngram_and_two_eagle3_drafts(installed: dict[str, Any], tmp_pa
     assert arms["trained"]["acceptance_length"]["value"] > 1.3
     assert arms["random"]["acceptance_length"]["value"] < 1.02
     assert len(arms["trained"]["accepted_per_position"]) == 3
-    assert "dead-drafter" in {f["code"] for f in report["findings"]}
+    dead = {"dead-drafter", "draft-contributes-nothing", "no-draft-ever-accepted"}
+    assert len([f for f in report["findings"] if f["code"] in dead and f["subject"] == "random"]) == 1
     trial = next(t for t in StudyDir.open(tmp_path / "out").read_trials() if t.arm.name == "trained")
     assert trial.server is not None and trial.server.version == "0.32.0"
     assert trial.server.effective is not None and trial.server.effective.num_draft_tokens == 3
@@ -182,7 +183,12 @@ def test_sglang_none_ngram_and_the_wrong_flag(installed: dict[str, Any], tmp_pat
             "workload": {"num_prompts": 6, "max_tokens": 24, "warmup_requests": 2},
             "baseline_every": 4,
         },
+        "--allow", "draft-algorithm-mismatch",
     )  # fmt: skip
+    told = {f["code"]: f for f in report["findings"] if f["subject"] == "wrong-flag"}
+    assert told["draft-algorithm-mismatch"]["severity"] == "error"  # from the files, before the launch
+    assert told["eagle3-draft-under-eagle"]["severity"] == "error"  # from its log, afterwards
+    assert "dead-drafter" not in told
     arms = arms_by_name(report)
     assert arms["trained"]["acceptance_length"]["value"] > 1.3
     assert arms["wrong-flag"]["acceptance_length"]["value"] < 1.06
@@ -218,7 +224,8 @@ def test_a_dead_vllm_names_its_cause_at_once(installed: dict[str, Any], tmp_path
     path = tmp_path / "study.yaml"
     path.write_text(json.dumps(study), encoding="utf-8")
     reply = subprocess.run(
-        [sys.executable, "-m", "spectune", "run", str(path), "--dir", str(tmp_path / "out"), "--json"],
+        [sys.executable, "-m", "spectune", "run", str(path), "--dir", str(tmp_path / "out"), "--json",
+         "--no-check"],
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert reply.returncode == 1
@@ -303,3 +310,24 @@ def test_every_sglang_command_is_accepted_by_the_real_parser(installed: dict[str
     verdicts = json.loads(reply.stdout)
     refused = [(c, v["error"]) for c, v in zip(commands, verdicts, strict=True) if not v["ok"]]
     assert [c[-2] for c, _ in refused] == ["--no-such-flag"]
+
+
+@pytest.mark.parametrize("name", ["sglang", "vllm"])
+def test_our_verdict_on_forty_commands_is_the_real_parsers(
+    installed: dict[str, Any], tmp_path: Path, name: str
+) -> None:
+    engine_of(installed, name)
+    answers = tmp_path / "agreement.json"
+    script = ROOT / "benchmarks" / "parser_agreement.py"
+    reply = subprocess.run(
+        [sys.executable, str(script), "--engine", name, "--number", "40", "--json", str(answers)],
+        capture_output=True,
+        text=True,
+        timeout=1700,
+    )
+    assert reply.returncode in (0, 1), reply.stderr[-3000:]
+    (result,) = json.loads(answers.read_text(encoding="utf-8"))["results"]
+    assert result["number"] == len(result["rows"]) == 40
+    assert 0 < result["legal"] < 40
+    differing = [row for row in result["rows"] if not row["agree"]]
+    assert [row for row in differing if row["explanation"] is None] == []

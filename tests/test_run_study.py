@@ -92,6 +92,7 @@ def test_a_study_becomes_trials_reports_and_a_verdict(run: Runner) -> None:
     reply = run("run", "study.yaml")
     assert reply.returncode == 0, reply.stderr + reply.stdout
     assert "not a measurement" in reply.stdout
+    assert "before anything is launched" not in reply.stdout + reply.stderr  # the fake engine has no rules
     report = run.report()
     by_name = {arm["name"]: arm for arm in report["arms"]}
     trials = report["trials"]

@@ -1,4 +1,7 @@
-"""Writes docs/study-file.md from the schema and the adapters. ``--check``: exit 1 if it is out of date."""
+"""Writes docs/study-file.md from the schema and the adapters, and docs/findings from the rules.
+
+``--check``: exit 1 if any of it is out of date.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,16 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from spectune.domain.arm import Arm, Knobs
+from spectune.domain.findings import FindingKind
 from spectune.engines.adapter import EngineSetup, Launch
 from spectune.engines.registry import ENGINE_NAMES, adapter_for
 from spectune.errors import BadInput
+from spectune.runner.finding_kinds import GROUPS, KINDS
 from spectune.study_file import schema
 
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "study-file.md"
+FINDINGS = ROOT / "docs" / "findings"
 SECTIONS = (
     ("The file", schema.StudySpec),
     ("engine", schema.EngineSpec),
@@ -146,12 +152,90 @@ def render() -> str:
     return HEAD.format(example=example) + body + TRANSLATION + translations()
 
 
+INDEX_HEAD = """\
+# Findings
+
+<!-- Written by tools/make_docs.py from the rules: edit those. -->
+
+What spectune can find wrong, {number} kinds. An **error** makes `spectune check` exit with 1 and `spectune run` refuse
+(`--allow CODE` lets it stand); a **warning** says that a number or a launch is doubtful; a **note** is worth knowing.
+A rule that lacks an input says so under "not checked": silence is never approval.
+"""
+MADE_BY = {
+    "check": "`spectune check`, before a launch; `spectune run` checks first",
+    "diagnose": "`spectune diagnose`; after every trial, `spectune run` reads the log of its server",
+    "run": "`spectune run` and `spectune report`",
+}
+
+
+def index_of_findings() -> str:
+    parts = [INDEX_HEAD.format(number=len(KINDS))]
+    for title, command, kinds in GROUPS:
+        parts += [
+            f"\n## {title}\n",
+            f"Made by {MADE_BY[command]}.\n",
+            "| code | severity | what |",
+            "|---|---|---|",
+        ]
+        parts += [
+            f"| [{k.code}]({k.code}.md) | {k.severity} | {k.title} |"
+            for k in sorted(kinds, key=lambda k: k.code)
+        ]
+    return "\n".join(parts) + "\n"
+
+
+def sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def page_of(kind: FindingKind, *, title: str, command: str) -> str:
+    parts = [
+        f"# {kind.code}\n",
+        "<!-- Written by tools/make_docs.py from the rules: edit those. -->\n",
+        f"**{kind.severity}**: {sentence(kind.title)}\n",
+        f"{kind.explanation}\n",
+    ]
+    parts += [f"**Effect**: {sentence(kind.effect)}\n"] if kind.effect else []
+    parts += [f"**Remedy**: {sentence(kind.remedy)}\n"] if kind.remedy else []
+    parts += [f"**Holds for**: {sentence(kind.holds_for)}\n"]
+    if kind.sources:
+        parts.append("**Read in**\n")
+        parts += [
+            f"- {f'<{source}>' if source.startswith('https://') else source}" for source in kind.sources
+        ]
+        parts.append("")
+    parts.append(
+        f"Made by {MADE_BY[command]}. A finding's own severity can be lower, and its text names what was seen."
+    )
+    parts.append(f"[All findings](README.md): {title.lower()}.")
+    return "\n".join(parts) + "\n"
+
+
+def finding_pages() -> dict[Path, str]:
+    """Every file of docs/findings."""
+    pages = {FINDINGS / "README.md": index_of_findings()}
+    for title, command, kinds in GROUPS:
+        pages |= {FINDINGS / f"{k.code}.md": page_of(k, title=title, command=command) for k in kinds}
+    return pages
+
+
+def out_of_date(pages: dict[Path, str]) -> list[Path]:
+    wrong = [p for p, text in pages.items() if not p.exists() or p.read_text(encoding="utf-8") != text]
+    return wrong + [p for p in FINDINGS.glob("*.md") if p not in pages]
+
+
 def main() -> int:
-    text = render()
+    pages = {TARGET: render(), **finding_pages()}
+    wrong = out_of_date(pages)
     if "--check" in sys.argv[1:]:
-        current = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
-        return 0 if current == text else 1
-    TARGET.write_text(text, encoding="utf-8")
+        sys.stderr.writelines(f"out of date: {path.relative_to(ROOT)}\n" for path in wrong)
+        return 1 if wrong else 0
+    FINDINGS.mkdir(exist_ok=True)
+    for path in wrong:
+        if path in pages:
+            path.write_text(pages[path], encoding="utf-8")
+        else:
+            path.unlink()
     return 0
 
 

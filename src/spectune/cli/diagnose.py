@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from spectune.cli.findings_text import counts_of, print_findings, print_not_checked, printable
 from spectune.diagnose.facts import RunFacts
 from spectune.diagnose.inputs import log_in_folder, read_log, read_stream, study_logs
 from spectune.diagnose.judge import judge, verdict
@@ -26,8 +27,6 @@ from spectune.store.study_dir import StudyDir
 from spectune.transport import HttpClient
 
 SCHEMA_VERSION = 1
-_SHOWN_EVIDENCE = 8
-_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 def diagnose_command(args: argparse.Namespace) -> int:
@@ -45,7 +44,8 @@ def diagnose_command(args: argparse.Namespace) -> int:
             found += own
         else:
             logs.append(_read_input(given, args, skipped))
-    found += judge(studies, skipped, compared=False)  # the report compares the arms of a study
+    told = {(finding.code, finding.subject) for finding in found}
+    found += (f for f in judge(studies, skipped, compared=False) if not _is_told(f, told))
     found += judge(logs, skipped)
     result = verdict(found, skipped)
     facts = [run for runs in (*studies, *logs) for run in runs]
@@ -54,6 +54,11 @@ def diagnose_command(args: argparse.Namespace) -> int:
     else:
         _print(result, facts)
     return 1 if any(finding.severity == "error" for finding in result.findings) else 0
+
+
+def _is_told(finding: Finding, told: set[tuple[str, str]]) -> bool:
+    """Whether the report of the study says it of the arm already; it also compares the arms."""
+    return (finding.code, finding.subject.partition(" (trial ")[0]) in told
 
 
 def _read_input(given: str, args: argparse.Namespace, skipped: NotChecked) -> tuple[RunFacts, ...]:
@@ -101,36 +106,13 @@ def _json(result: Verdict, facts: Sequence[RunFacts]) -> str:
     return json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
-def printable(text: str) -> str:
-    """``text`` without anything a terminal would obey."""
-    return "".join(c if c.isprintable() else " " if c in "\t\n" else f"\\x{ord(c):02x}" for c in text)
-
-
 def _print(result: Verdict, facts: Sequence[RunFacts]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for run in facts:
         console.print(Text(printable(_summary(run))))
-    for finding in result.findings:
-        console.print()
-        head = Text(finding.severity, style=_COLOURS[finding.severity])
-        head.append(
-            f" {finding.code}: {printable(finding.subject)}: {printable(finding.message)}", style="default"
-        )
-        console.print(head)
-        for item in finding.evidence[:_SHOWN_EVIDENCE]:
-            console.print(Text(f"  {printable(item.source)}: {printable(item.detail)}"))
-        if len(finding.evidence) > _SHOWN_EVIDENCE:
-            console.print(Text(f"  and {len(finding.evidence) - _SHOWN_EVIDENCE} more"))
-        if finding.effect:
-            console.print(Text(f"  effect: {printable(finding.effect)}"))
-        if finding.remedy:
-            console.print(Text(f"  remedy: {printable(finding.remedy)}"))
-    if result.not_checked:
-        console.print(Text("\nnot checked:"))
-        for what in result.not_checked:
-            console.print(Text(f"  {printable(what)}"))
-    counts = {name: sum(f.severity == name for f in result.findings) for name in ("error", "warning", "note")}
-    console.print(Text("\n" + ", ".join(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())))
+    print_findings(console, result.findings)
+    print_not_checked(console, result.not_checked)
+    console.print(Text("\n" + counts_of(result.findings)))
 
 
 def _summary(run: RunFacts) -> str:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from spectune import __version__
+from spectune.cli.check_args import add_allow, add_check
 from spectune.cli.diagnose_args import add_diagnose
 from spectune.errors import SpectuneError
 
@@ -24,10 +25,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"spectune {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_demo(commands)
+    add_check(commands)
     _add_run(commands)
     _add_report(commands)
     _add_bench(commands)
     add_diagnose(commands)
+    _add_explain(commands)
     _add_servers(commands)
     return parser
 
@@ -40,6 +43,7 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo = commands.add_parser("demo", help="the main job on the embedded engine and model")
     demo.add_argument("--dir", default="studies/demo", help="study directory (default: %(default)s)")
     demo.add_argument("--dry-run", action="store_true", help="print the commands and the estimated time")
+    demo.set_defaults(allow=[], no_check=False)
     _json_flag(demo)
 
 
@@ -62,6 +66,8 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--dry-run", action="store_true", help="print every command and the estimated time; start nothing"
     )
     run.add_argument("--retry-failed", action="store_true", help="measure failed arms again")
+    add_allow(run)
+    run.add_argument("--no-check", action="store_true", help="launch without `spectune check` first")
     _json_flag(run)
 
 
@@ -118,6 +124,19 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     bench.add_argument("--save-result", metavar="FILE", help="write JSON with vllm bench's field names")
     _json_flag(bench)
+
+
+def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    explain = commands.add_parser("explain", help="limits, break-even, predictions, what to do next")
+    explain.add_argument("study_dir", metavar="STUDY_DIR", nargs="?")
+    explain.add_argument(
+        "--table", metavar="ROWS.csv", help="explain published or hand-measured figures instead"
+    )
+    explain.add_argument(
+        "--weights-gib", type=float, help="read per step; with --bandwidth-gib-s gives the machine's ceiling"
+    )
+    explain.add_argument("--bandwidth-gib-s", type=float, help="memory bandwidth of the machine")
+    _json_flag(explain)
 
 
 def _add_servers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -201,7 +220,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII still gets its table
     parser = build_parser()
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        hint = "; a server command goes behind --: spectune check [options] -- CMD..."
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint if args.command == 'check' else ''}")
     if args.command is None:
         parser.print_help()
         return 2
@@ -226,6 +248,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from spectune.cli.run import demo_command
 
         return demo_command(args)
+    if args.command == "check":
+        from spectune.cli.check import check_subject
+
+        return check_subject(args)
     if args.command == "run":
         from spectune.cli.run import run_command
 
@@ -238,6 +264,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from spectune.cli.bench import bench_command
 
         return bench_command(args)
+    if args.command == "explain":
+        from spectune.cli.explain import explain_command
+
+        return explain_command(args)
     if args.command == "diagnose":
         from spectune.cli.diagnose import diagnose_command
 

@@ -6,27 +6,43 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
+from spectune.cli.check import gpus_of
+from spectune.cli.findings_text import print_findings, printable
 from spectune.cli.interrupt import run_interruptible
 from spectune.cli.live import ProgressView, duration
 from spectune.domain.machine import Machine
 from spectune.domain.secrets import redact_argv
 from spectune.domain.study import Study
+from spectune.domain.trial import Trial
 from spectune.embedded.models import data_home
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
-from spectune.hosts.choose import host_called
+from spectune.hosts.choose import LOCAL, host_called
 from spectune.report.summary import summarize
 from spectune.report.terminal import study_tables
+from spectune.runner.check import CheckResult, check_study
+from spectune.runner.check_sources import Sources
 from spectune.runner.estimate import Estimate, estimate
+from spectune.runner.finding_kinds import check_codes
 from spectune.runner.machine import machine_of
 from spectune.runner.plan import resolve_study, sample_launch
-from spectune.runner.study import StudyOutcome, check_continues, fetch_models, remaining, run_study
+from spectune.runner.search import search_estimate
+from spectune.runner.study import (
+    StudyOutcome,
+    check_continues,
+    fetch_models,
+    is_finished,
+    remaining,
+    run_study,
+)
 from spectune.runner.trial import ModelPaths
 from spectune.store.study_dir import StudyDir
 from spectune.study_file.load import load_study_file
@@ -63,7 +79,10 @@ def _resume(args: argparse.Namespace, path: Path) -> int:
     study = directory.read_study()
     if args.dry_run:
         return _dry_run(study, directory, as_json=args.json)
-    return _execute(args, directory, retry_failed=args.retry_failed)
+    checked = _check(args, study, directory.read_trials(), retry_failed=args.retry_failed)
+    if _refused(args, checked):
+        return 1
+    return _execute(args, directory, retry_failed=args.retry_failed, checked=checked)
 
 
 def _run(
@@ -81,15 +100,60 @@ def _run(
     if args.dry_run:
         directory = StudyDir.open(where) if StudyDir.exists(where) else None
         return _dry_run(study, directory, as_json=args.json)
-    if StudyDir.exists(where):
+    if not StudyDir.exists(where):
+        checked = _check(args, study, [], retry_failed=retry_failed)
+        if _refused(args, checked):
+            return 1
+        directory = StudyDir.create(where, study=study, source=text)
+    else:
         directory = StudyDir.open(where)
         with directory.lock():
             check_continues(directory, study)
+            checked = _check(args, study, directory.read_trials(), retry_failed=retry_failed)
+            if _refused(args, checked):
+                return 1
             created_at = directory.read_study().created_at
             directory.extend(study.model_copy(update={"created_at": created_at}), source=text)
-    else:
-        directory = StudyDir.create(where, study=study, source=text)
-    return _execute(args, directory, retry_failed=retry_failed)
+    return _execute(args, directory, retry_failed=retry_failed, checked=checked)
+
+
+def _check(
+    args: argparse.Namespace, study: Study, trials: Sequence[Trial], *, retry_failed: bool
+) -> CheckResult | None:
+    """What stands against the arms that are still to be launched; ``None``: none of them, or not wanted."""
+    check_codes(args.allow)
+    waiting = {planned.arm_id for planned in remaining(study, trials, retry_failed=retry_failed)}
+    if study.search is not None and study.search_end is None:
+        waiting |= {arm.arm_id for arm in study.arms} - {trial.arm_id for trial in trials}
+    if args.no_check or not waiting:
+        return None
+    sources = Sources(home=data_home(), files_here=study.host == LOCAL)
+    arms = [arm for arm in study.arms if arm.arm_id in waiting]
+    return check_study(study, sources, arms=arms, gpus=gpus_of(study))
+
+
+def _refused(args: argparse.Namespace, checked: CheckResult | None) -> bool:
+    """Shows what was found, once; whether it forbids the launch."""
+    if checked is None:
+        return False
+    errors = checked.errors(allowed=args.allow)
+    console = Console(highlight=False, soft_wrap=True, stderr=args.json or not errors)
+    if errors and args.json:
+        _print_json(checked.document())
+    if checked.findings:
+        console.print(Text("check, before anything is launched:"))
+        print_findings(console, checked.findings)
+        console.print()
+    if errors:
+        codes = " ".join(f"--allow {code}" for code in dict.fromkeys(f.code for f in errors))
+        subjects = "; ".join(dict.fromkeys(printable(f.subject) for f in errors))
+        console.print(
+            Text(
+                f"nothing was launched: {len(errors)} {'error' if len(errors) == 1 else 'errors'} in {subjects}\n"
+                f"change the study, or run it all the same with {codes}, or without check: --no-check"
+            )
+        )
+    return bool(errors)
 
 
 def _machine(host_name: str) -> Machine:
@@ -98,12 +162,14 @@ def _machine(host_name: str) -> Machine:
     )
 
 
-def _execute(args: argparse.Namespace, directory: StudyDir, *, retry_failed: bool) -> int:
+def _execute(
+    args: argparse.Namespace, directory: StudyDir, *, retry_failed: bool, checked: CheckResult | None
+) -> int:
     study = directory.read_study()
     view = ProgressView()
     with view:
         models = ModelPaths({})
-        if remaining(study, directory.read_trials(), retry_failed=retry_failed):
+        if not is_finished(study, directory.read_trials(), retry_failed=retry_failed):
             models = fetch_models(study, home=data_home(), on_fetch=view.on_fetch)
         outcome = run_interruptible(
             run_study(
@@ -112,6 +178,7 @@ def _execute(args: argparse.Namespace, directory: StudyDir, *, retry_failed: boo
                 watcher=view,
                 host=host_called(study.host, home=data_home()),
                 retry_failed=retry_failed,
+                findings=checked.by_arm if checked is not None else {},
             ),
             on_signal=view.on_message,
             resume_hint=f"Resume with: spectune run {shlex.quote(str(directory.path))}",
@@ -129,6 +196,8 @@ def _report(args: argparse.Namespace, directory: StudyDir, outcome: StudyOutcome
         console.print(study_tables(summary))
         if outcome.new_trials == 0 and outcome.reason == "done":
             console.print("nothing left to do: every trial of the plan is finished")
+        if study.search_end is not None:
+            console.print(f"search ended: {study.search_end}", markup=False)
         if outcome.reason == "budget":
             left = len(remaining(study, outcome.trials))
             console.print(f"stopped by the budget with {left} launches left; raise it and run again to go on")
@@ -141,7 +210,10 @@ def _report(args: argparse.Namespace, directory: StudyDir, outcome: StudyOutcome
 def _dry_run(study: Study, directory: StudyDir | None, *, as_json: bool) -> int:
     trials = directory.read_trials() if directory is not None else []
     todo = remaining(study, trials)
-    expected = estimate(study, trials, remaining=len(todo))
+    launches = len(todo)
+    if study.search is not None and study.search_end is None:
+        launches = max(launches, search_estimate(study, trials).launches_likely - len(trials))
+    expected = estimate(study, trials, remaining=launches)
     adapter = adapter_for(study.engine.name)
     commands: dict[str, dict[str, Any]] = {}
     for arm in study.arms:
@@ -159,6 +231,8 @@ def _dry_run(study: Study, directory: StudyDir | None, *, as_json: bool) -> int:
                 "study": study.name,
                 "commands": commands,
                 "plan": plan,
+                "search": study.search,
+                "pruned_arms": study.pruned_arms,
                 "launches": expected.launches,
                 "estimated_s": expected.seconds,
                 "basis": expected.basis,
@@ -179,7 +253,12 @@ def _print_dry_run(
         words += [shlex.quote(word) for word in command["argv"]]
         out.write(f"# {name} ({command['arm_id']})\n{' '.join(words)}\n\n")
     out.write("ports are chosen at launch; built-in models are fetched once and their paths put in\n")
-    out.write(f"order of launches: {', '.join(plan) or 'nothing left to do'}\n")
+    for name, reason in study.pruned_arms.items():
+        out.write(f"left out: {name}: {reason}\n")
+    if study.search is None or study.search_end is not None:
+        out.write(f"order of launches: {', '.join(plan) or 'nothing left to do'}\n")
+    else:
+        out.write(f"search: {study.search} asks for each next launch; of {len(study.arms)} arms, likely\n")
     out.write(f"{expected.launches} launches, about {duration(expected.seconds)} ({expected.basis})\n")
 
 

@@ -38,9 +38,9 @@ DRAFT_FAILS = FindingKind(
     sources=("https://github.com/ggml-org/llama.cpp/pull/18039",),
 )
 VOCABULARY = FindingKind(
-    code="draft-vocabulary-differs",
+    code="draft-vocabulary-refused",
     severity="error",
-    title="The draft's vocabulary is not the target's",
+    title="The engine refused the draft: its vocabulary is not the target's",
     explanation="A stand-alone draft proposes token ids. They mean the same only if both tokenizers are the same.",
     remedy="take a draft of the same model family and tokenizer",
     holds_for="llama.cpp",

@@ -61,6 +61,10 @@ class Study(Record):
     host: str = "local"
     lease_s: float = 30.0
     soak_s: float | None = None
+    search: str | None = None
+    """The strategy that chooses each next launch; ``None``: the plan below is all of it."""
+    repetitions: int = 1
+    baseline_every: int = 2
     engine: EngineSettings
     arms: tuple[Arm, ...]
     expectations: dict[str, ArmExpectation] = Field(default_factory=dict)
@@ -68,6 +72,11 @@ class Study(Record):
     skipped_arms: tuple[str, ...] = ()
     """Arms of the file that are for other engines only."""
     plan: tuple[PlannedTrial, ...]
+    """In a search, what was asked for so far."""
+    pruned_arms: dict[str, str] = Field(default_factory=dict)
+    """Combinations of factors that cannot be launched, and why, by name."""
+    search_end: str | None = None
+    """Why the search stopped, once it has."""
     workload: Workload
     warmup_requests: int
     budget: Budget = Budget()

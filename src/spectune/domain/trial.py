@@ -98,6 +98,8 @@ class Trial(Record):
     reattached: bool = False
     """The server had been started by an earlier run of this study; its start-up phases were not seen."""
     failure: Failure | None = None
+    pruned: str | None = None
+    """Why it was stopped early, with the bound that decided it; status ``pruned``."""
     loads: tuple[LoadResult, ...] = ()
     soak: SoakResult | None = None
     """Set for the one trial that is not compared: the long run of the best arm."""

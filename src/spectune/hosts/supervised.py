@@ -99,10 +99,7 @@ class SupervisedServer:
 
     async def stop(self, *, grace_s: float) -> StopProof:
         """SIGTERM, wait, SIGKILL, over the whole tree, and the proof; raises ``TeardownUnproven``."""
-        try:
-            status = await self._stop_through_supervisor(grace_s)
-        except HostUnreachable:
-            status = None
+        status = await self._stop_through_supervisor(grace_s)
         if status is None or status.get("proof") is None:
             await self.host.reconnect()
             proof = await self.host.sweep(self.server_id)
@@ -112,8 +109,19 @@ class SupervisedServer:
         await self.aclose()
         return proof
 
-    async def _stop_through_supervisor(self, grace_s: float) -> dict[str, Any]:
-        return await self._request("stop", timeout_s=grace_s + 40.0, grace_s=grace_s)
+    async def _stop_through_supervisor(self, grace_s: float) -> dict[str, Any] | None:
+        """The supervisor's last report; ``None`` if it is dead. After a cut it is asked again."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.host.patience_s(self.lease_s)
+        while True:
+            try:
+                return await self._request("stop", timeout_s=grace_s + 40.0, grace_s=grace_s)
+            except HostUnreachable:
+                if await self.host.last_words(self.server_id) is not None:
+                    return None
+                if loop.time() > deadline:
+                    raise
+                await asyncio.sleep(_RETRY_S)
 
     async def renew(self, *, lease_s: float | None) -> None:
         """Sets another lease; ``None``: for ever."""
@@ -184,8 +192,6 @@ class SupervisedServer:
                 with contextlib.suppress(EnvironmentFailed):
                     await self._channel.request("renew")
                 continue
-            if self.ended.done():
-                return
             self._connected.clear()
             self.dropped.set()
             if not await self._reconnect():

@@ -51,7 +51,7 @@ def served_context(situation: Situation) -> int | None:
     name = _LENGTH_FLAG.get(situation.engine)
     value = situation.flags.get(name) if name else None
     if isinstance(value, str):
-        return whole_number(value)
+        return whole_number(value, engine=situation.engine)
     if name in situation.flags:
         return None
     return situation.target.max_positions if situation.target is not None else None

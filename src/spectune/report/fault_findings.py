@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from spectune.domain.arm import FACTORS, Knobs
-from spectune.domain.findings import Evidence, Finding
+from spectune.domain.findings import Finding
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
+from spectune.report import finding_kinds as kinds
 from spectune.report.words import count, listing
 
 LOG_LINES = 5
@@ -24,17 +25,15 @@ def failed_arms(trials: Sequence[Trial]) -> Iterable[Finding]:
     for (arm_id, phase, cause), failed in grouped.items():
         failure = failed[-1].failure
         assert failure is not None
-        evidence = [Evidence(source="trials", detail=listing(t.trial_id for t in failed))]
+        evidence = [("trials", listing(t.trial_id for t in failed))]
         if failure.exit_code is not None:
-            evidence.append(Evidence(source="exit code", detail=str(failure.exit_code)))
+            evidence.append(("exit code", str(failure.exit_code)))
         tail = [line for line in failure.log_tail if line.strip()][-LOG_LINES:]
-        evidence += [Evidence(source="log tail", detail=line) for line in tail]
+        evidence += [("log tail", line) for line in tail]
         measured = any(t.arm_id == arm_id and t.status == "complete" for t in trials)
-        yield Finding(
-            code="arm-failed",
-            severity="warning",
-            subject=failed[-1].arm.name,
-            message=f"failed in {phase}: {cause}",
+        yield kinds.ARM_FAILED.found(
+            failed[-1].arm.name,
+            f"failed in {phase}: {cause}",
             evidence=tuple(evidence),
             effect="its other launches were measured" if measured else "nothing is known about this arm",
             remedy=failure.remedy or "read the server's log in the trial's folder",
@@ -52,18 +51,22 @@ def failed_requests(trials: Sequence[Trial]) -> Iterable[Finding]:
         reasons: dict[str, int] = {}
         for request in failed:
             reasons[request.error or "unknown"] = reasons.get(request.error or "unknown", 0) + 1
-        yield Finding(
-            code="requests-failed",
-            severity="warning",
-            subject=group[0].arm.name,
-            message=f"{len(failed)} of {count(total, 'request')} failed",
+        yield kinds.REQUESTS_FAILED.found(
+            group[0].arm.name,
+            f"{len(failed)} of {count(total, 'request')} failed",
             evidence=tuple(
-                Evidence(source=count(times, "request"), detail=reason[:300])
+                (count(times, "request"), reason[:300])
                 for reason, times in sorted(reasons.items(), key=lambda item: -item[1])[:3]
             ),
-            effect="its speed is that of the requests that succeeded, which may be the easier ones",
-            remedy="read the server's log around these requests; raise request_timeout_s if they were slow",
         )
+
+
+def stopped_early(trials: Sequence[Trial]) -> Iterable[Finding]:
+    for trial in trials:
+        if trial.pruned is not None:
+            yield kinds.STOPPED_EARLY.found(
+                trial.arm.name, trial.pruned, evidence=[("trial", trial.trial_id)]
+            )
 
 
 def soaks(trials: Sequence[Trial]) -> Iterable[Finding]:
@@ -73,26 +76,21 @@ def soaks(trials: Sequence[Trial]) -> Iterable[Finding]:
         soak = trial.soak
         assert soak is not None
         evidence = [
-            Evidence(source="time", detail=f"{soak.ran_s:.0f} of {soak.asked_s:.0f} s"),
-            Evidence(source="requests", detail=f"{soak.num_requests}, {soak.num_failed} failed"),
+            ("time", f"{soak.ran_s:.0f} of {soak.asked_s:.0f} s"),
+            ("requests", f"{soak.num_requests}, {soak.num_failed} failed"),
         ]
         if soak.first_tok_per_s is not None and soak.last_tok_per_s is not None:
             detail = f"{soak.first_tok_per_s:.1f} in the first quarter, {soak.last_tok_per_s:.1f} in the last"
-            evidence.append(Evidence(source="tok/s, all requests together", detail=detail))
+            evidence.append(("tok/s, all requests together", detail))
         held = trial.failure is None and soak.num_failed == 0
-        yield Finding(
-            code="soak-held" if held else "soak-failed",
-            severity="note" if held else "error",
-            subject=trial.arm.name,
-            message=(
-                f"held {soak.ran_s:.0f} s under load"
-                if held
-                else f"failed after {soak.ran_s:.0f} s under load"
-                + (f": {trial.failure.cause}" if trial.failure else f": {soak.num_failed} requests failed")
-            ),
-            evidence=tuple(evidence),
-            effect=None if held else "it was the fastest, and cannot be recommended",
-            remedy=None if held else "read the server's log in the trial's folder; take the next arm",
+        if held:
+            yield kinds.SOAK_HELD.found(
+                trial.arm.name, f"held {soak.ran_s:.0f} s under load", evidence=evidence
+            )
+            continue
+        why = trial.failure.cause if trial.failure else f"{soak.num_failed} requests failed"
+        yield kinds.SOAK_FAILED.found(
+            trial.arm.name, f"failed after {soak.ran_s:.0f} s under load: {why}", evidence=evidence
         )
 
 
@@ -106,17 +104,12 @@ def settings_that_differ(trials: Sequence[Trial]) -> Iterable[Finding]:
         differences = differing_knobs(trial.arm.knobs, effective)
         if differences:
             seen.add(trial.arm_id)
-            yield Finding(
-                code="effective-settings-differ",
-                severity="warning",
-                subject=trial.arm.name,
-                message=f"runs with other settings than asked for: {listing(d[0] for d in differences)}",
+            yield kinds.SETTINGS_DIFFER.found(
+                trial.arm.name,
+                f"runs with other settings than asked for: {listing(d[0] for d in differences)}",
                 evidence=tuple(
-                    Evidence(source=name, detail=f"asked for {asked!r}, runs {runs!r}")
-                    for name, asked, runs in differences
+                    (name, f"asked for {asked!r}, runs {runs!r}") for name, asked, runs in differences
                 ),
-                effect="the figures belong to what ran, not to the arm's name",
-                remedy="change the arm to what the engine accepts, or find the flag that overrides it",
             )
 
 
@@ -127,21 +120,17 @@ def models_that_differ(trials: Sequence[Trial]) -> Iterable[Finding]:
         served = trial.server.model if trial.server is not None else None
         if served is None or trial.arm_id in seen:
             continue
-        words = [word.partition("=")[2] or word for word in trial.command]
+        words = [*trial.command, *(word.partition("=")[2] for word in trial.command)]
         if any(same_model(served, word) for word in [trial.arm.target, *words] if word.strip("-")):
             continue
         seen.add(trial.arm_id)
-        yield Finding(
-            code="served-model-differs",
-            severity="error",
-            subject=trial.arm.name,
-            message="serves another model than it was started with",
+        yield kinds.MODEL_DIFFERS.found(
+            trial.arm.name,
+            "serves another model than it was started with",
             evidence=(
-                Evidence(source="asked for", detail=trial.arm.target),
-                Evidence(source="served", detail=served[:300]),
+                ("asked for", trial.arm.target),
+                ("served", served[:300]),
             ),
-            effect="the figures belong to the model that was served",
-            remedy="look for a flag, a configuration file or a router that chooses the model",
         )
 
 
@@ -166,15 +155,11 @@ def other_workloads(study: Study, trials: Sequence[Trial]) -> Iterable[Finding]:
     wanted = study.workload.workload_hash
     others = [t for t in trials if t.status == "complete" and t.workload_hash != wanted]
     if others:
-        yield Finding(
-            code="workload-changed",
-            severity="warning",
-            subject="study",
-            message=f"another workload, left out of every comparison: {count(len(others), 'complete trial')}",
+        yield kinds.WORKLOAD_CHANGED.found(
+            "study",
+            f"another workload, left out of every comparison: {count(len(others), 'complete trial')}",
             evidence=(
-                Evidence(source="trials", detail=listing(t.trial_id for t in others)),
-                Evidence(source="workload", detail=f"{others[0].workload_hash} there, {wanted} now"),
+                ("trials", listing(t.trial_id for t in others)),
+                ("workload", f"{others[0].workload_hash} there, {wanted} now"),
             ),
-            effect="two arms are comparable only under the same prompts, sampling and load",
-            remedy="use a new study directory for a new workload",
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from spectune.domain.findings import Evidence, Finding, Severity
+from spectune.domain.findings import Finding, Severity
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
+from spectune.report import finding_kinds as kinds
 from spectune.report.arms import comparable_trials
 from spectune.report.fault_findings import (
     failed_arms,
@@ -15,6 +16,7 @@ from spectune.report.fault_findings import (
     other_workloads,
     settings_that_differ,
     soaks,
+    stopped_early,
 )
 from spectune.report.pooling import end_to_end, load_of, pooled_speed
 from spectune.report.records import ArmSummary, LoadSummary
@@ -27,12 +29,19 @@ DRIFT_RATIO = 1.10
 LAG_LIMIT_S = 0.05
 CLIENT_CORE_LIMIT = 0.8
 
+_BETTER: Mapping[str, tuple[str, ...]] = {
+    "dead-drafter": ("eagle3-draft-under-eagle", "no-draft-ever-accepted", "draft-contributes-nothing"),
+    "speculation-off": ("speculation-silently-off",),
+    "draft-tokens-rewritten": ("effective-settings-differ",),
+}
+"""One fact, one finding: what is left out of an arm beside another that says it and why."""
+
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 
 
 def all_findings(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummary]) -> tuple[Finding, ...]:
     """Those the trials recorded and those that follow from the summary; worst first."""
-    found: list[Finding] = [finding for trial in trials for finding in trial.findings]
+    found: list[Finding] = list(recorded(trials))
     found += no_baseline(arms)
     found += failed_arms(trials)
     found += failed_requests(trials)
@@ -43,28 +52,38 @@ def all_findings(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummar
     found += settings_that_differ(trials)
     found += models_that_differ(trials)
     found += soaks(trials)
+    found += stopped_early(trials)
     found += cached_prompts(arms)
     found += foreign_traffic(arms)
     found += client_limits(trials)
     found += baseline_drift(study, trials, arms)
     found += unknown_launch_noise(arms)
     found += other_workloads(study, trials)
-    unique = {finding.model_dump_json(): finding for finding in found}
+    told = {(finding.code, finding.subject) for finding in found}
+    unique = {
+        finding.model_dump_json(): finding
+        for finding in found
+        if not any((better, finding.subject) in told for better in _BETTER.get(finding.code, ()))
+    }
     return tuple(sorted(unique.values(), key=lambda f: _ORDER[f.severity]))
+
+
+def recorded(trials: Sequence[Trial]) -> Iterable[Finding]:
+    """What trials recorded. What several launches of an arm say alike, with figures of their own, is said once."""
+    seen: set[tuple[str, str]] = set()
+    for trial in trials:
+        yield from (f for f in trial.findings if (f.code, f.subject) not in seen)
+        seen |= {(f.code, f.subject) for f in trial.findings}
 
 
 def no_baseline(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
     baseline = next(a for a in arms if a.is_baseline)
     if not baseline.loads and any(arm.num_trials for arm in arms):
         seen = baseline.cause or f"status: {baseline.status}"
-        yield Finding(
-            code="no-baseline",
-            severity="error",
-            subject=baseline.name,
-            message="the baseline has no complete trial of this workload",
-            evidence=(Evidence(source=f"arm {baseline.arm_id}", detail=seen),),
-            effect="there is no speedup, no verdict and no parity: every one is defined against the baseline",
-            remedy="repair the baseline if it failed, then run the study again: it resumes",
+        yield kinds.NO_BASELINE.found(
+            baseline.name,
+            "the baseline has no complete trial of this workload",
+            evidence=((f"arm {baseline.arm_id}", seen),),
         )
 
 
@@ -78,22 +97,16 @@ def dead_drafters(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
         if counts is None or length is None or (counts.num_drafts or 0) <= DEAD_MIN_STEPS:
             continue
         if length.value < DEAD_ACCEPTANCE_LENGTH:
-            yield Finding(
-                code="dead-drafter",
-                severity="warning",
-                subject=arm.name,
-                message=f"every draft is rejected: acceptance length {length.value:.3f}",
+            yield kinds.DEAD_DRAFTER.found(
+                arm.name,
+                f"every draft is rejected: acceptance length {length.value:.3f}",
                 evidence=(
-                    Evidence(
-                        source=load.acceptance_source or "acceptance",
-                        detail=f"{counts.num_accepted_tokens} of {counts.num_draft_tokens} drafted tokens "
+                    (
+                        load.acceptance_source or "acceptance",
+                        f"{counts.num_accepted_tokens} of {counts.num_draft_tokens} drafted tokens "
                         f"kept in {counts.num_drafts} verify steps",
                     ),
                 ),
-                effect="each step pays for drafting and verifying, and yields one token like plain decoding",
-                remedy="check that the draft was trained, and for this very target; that the method is the "
-                "draft's own (EAGLE for an EAGLE-3 draft fails exactly like this); its vocabulary map (d2t) "
-                "and the target layers it reads",
             )
 
 
@@ -103,15 +116,10 @@ def speculation_off(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
         if counts is not None and (counts.num_drafts is None or counts.num_drafts > 0):
             continue
         seen = "its acceptance is unknown" if counts is None else "it made no verify step"
-        yield Finding(
-            code="speculation-off",
-            severity="warning",
-            subject=arm.name,
-            message=f"asked for {arm.arm.knobs.method}, but {seen}",
-            evidence=(Evidence(source="acceptance", detail=f"over {count(load.num_requests, 'request')}"),),
-            effect="what was measured may be plain decoding; its speedup says nothing about speculation",
-            remedy="look for the method in the server log and in its effective settings; an n-gram drafter "
-            "that never finds a match looks the same",
+        yield kinds.SPECULATION_OFF.found(
+            arm.name,
+            f"asked for {arm.arm.knobs.method}, but {seen}",
+            evidence=(("acceptance", f"over {count(load.num_requests, 'request')}"),),
         )
 
 
@@ -129,14 +137,13 @@ def changed_outputs(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
         else:
             itself = f"the baseline repeats itself in {own.num_equal} of {own.num_compared}"
         where = f"median first difference after {parity.median_first_divergence:g} {parity.unit}"
-        yield Finding(
-            code="output-changed",
+        yield kinds.OUTPUT_CHANGED.found(
+            arm.name,
+            f"{parity.num_equal} of {parity.num_compared} greedy outputs equal plain decoding's",
             severity="note" if explained else "warning",
-            subject=arm.name,
-            message=f"{parity.num_equal} of {parity.num_compared} greedy outputs equal plain decoding's",
             evidence=(
-                Evidence(source="outputs", detail=where),
-                Evidence(source=baseline.name, detail=itself),
+                ("outputs", where),
+                (baseline.name, itself),
             ),
             effect="the engine differs from itself as much: its arithmetic depends on the batch"
             if explained
@@ -152,46 +159,34 @@ def changed_lengths(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
     for arm in arms:
         change = arm.first.output_length_ratio if arm.first is not None else None
         if change is not None and not 1 - LENGTH_TOLERANCE <= change <= 1 + LENGTH_TOLERANCE:
-            yield Finding(
-                code="output-length-changed",
-                severity="warning",
-                subject=arm.name,
-                message=f"outputs are {change:.2f} times as long as the baseline's on the same prompts",
-                evidence=(Evidence(source="usage", detail="output tokens of the prompts both answered"),),
-                effect="tokens per second are compared over different texts",
-                remedy="set ignore_eos and max_tokens for equal lengths, or find out why the text differs",
+            yield kinds.LENGTH_CHANGED.found(
+                arm.name,
+                f"outputs are {change:.2f} times as long as the baseline's on the same prompts",
+                evidence=(("usage", "output tokens of the prompts both answered"),),
             )
 
 
-def _worst(pairs: Sequence[tuple[str, str]]) -> tuple[Evidence, ...]:
-    return tuple(Evidence(source=name, detail=detail) for name, detail in pairs[:8])
+def _worst(pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple(pairs[:8])
 
 
 def cached_prompts(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
     cached = [(a, frac) for a in arms if a.first is not None and (frac := a.first.cached_token_frac)]
     if cached:
-        yield Finding(
-            code="cached-prompt-tokens",
-            severity="warning",
-            subject=listing(arm.name for arm, _ in cached),
-            message="prompt tokens of measured requests came from a prefix cache",
+        yield kinds.CACHED_PROMPTS.found(
+            listing(arm.name for arm, _ in cached),
+            "prompt tokens of measured requests came from a prefix cache",
             evidence=_worst([(arm.name, f"{percent(frac)} of prompt tokens") for arm, frac in cached]),
-            effect="TTFT and end-to-end speed are better than on new prompts, not comparable across arms",
-            remedy="turn the prefix cache off with the engine's flags, or flush it after warm-up",
         )
 
 
 def foreign_traffic(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
     seen = [(a, load) for a in arms for load in a.loads if load.foreign_tokens]
     if seen:
-        yield Finding(
-            code="server-used-by-others",
-            severity="warning",
-            subject=listing(dict.fromkeys(arm.name for arm, _ in seen)),
-            message="the server generated tokens that were not ours while it was measured",
+        yield kinds.FOREIGN_TRAFFIC.found(
+            listing(dict.fromkeys(arm.name for arm, _ in seen)),
+            "the server generated tokens that were not ours while it was measured",
             evidence=_worst([(a.name, f"{load.foreign_tokens} tokens at {load.label}") for a, load in seen]),
-            effect="speeds are too low, and acceptance read from the server's counters includes the others",
-            remedy="measure again on a server that nobody else can reach",
         )
 
 
@@ -206,14 +201,10 @@ def client_limits(trials: Sequence[Trial]) -> Iterable[Finding]:
             if busy > CLIENT_CORE_LIMIT:
                 seen.append((trial.arm.name, f"{busy:.2f} cores busy at {load.load.label}"))
     if seen:
-        yield Finding(
-            code="client-limited",
-            severity="warning",
-            subject=listing(dict.fromkeys(name for name, _ in seen)),
-            message="the measuring client itself was short of processor time",
+        yield kinds.CLIENT_LIMITED.found(
+            listing(dict.fromkeys(name for name, _ in seen)),
+            "the measuring client itself was short of processor time",
             evidence=_worst(seen),
-            effect="latencies include the client's own delay, and the server may have been idle meanwhile",
-            remedy="leave a core to the client, lower the concurrency, or measure from another machine",
         )
 
 
@@ -227,29 +218,18 @@ def baseline_drift(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSumm
             speed = pooled_speed([load], end_to_end, level=study.level)
             speeds += [speed.value] if speed is not None else []
     if len(speeds) > 1 and max(speeds) / min(speeds) > DRIFT_RATIO:
-        yield Finding(
-            code="baseline-drift",
-            severity="warning",
-            subject=study.baseline.name,
-            message=f"plain decoding itself ran from {number(min(speeds))} to {number(max(speeds))} tok/s",
-            evidence=(
-                Evidence(source="baseline launches", detail=", ".join(number(s) for s in speeds) + " tok/s"),
-            ),
-            effect="speeds from different times are not comparable; speedups are, as each arm is set "
-            "against the baseline launches around it",
-            remedy="compare speedups, not tok/s; repeat more often; look for other work on the machine",
+        yield kinds.BASELINE_DRIFT.found(
+            study.baseline.name,
+            f"plain decoding itself ran from {number(min(speeds))} to {number(max(speeds))} tok/s",
+            evidence=(("baseline launches", ", ".join(number(s) for s in speeds) + " tok/s"),),
         )
 
 
 def unknown_launch_noise(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
     compared = [arm for arm in arms if arm.first is not None and arm.first.speedup is not None]
     if compared and all(a.first is not None and a.first.trial_noise_frac is None for a in compared):
-        yield Finding(
-            code="launch-noise-unknown",
-            severity="warning",
-            subject="study",
-            message="every arm was launched once",
-            evidence=(Evidence(source="launches", detail="no arm, and not the baseline, was repeated"),),
-            effect="intervals cover the spread over prompts only; restarts alone can move speeds by 10-20 %",
-            remedy="set repetitions to 2 or more, or let the baseline be measured again between the arms",
+        yield kinds.LAUNCH_NOISE.found(
+            "study",
+            "every arm was launched once",
+            evidence=(("launches", "no arm, and not the baseline, was repeated"),),
         )

@@ -17,6 +17,7 @@ from spectune.domain.workload import LoadPoint, Workload
 from spectune.engines.adapter import EngineAdapter
 from spectune.errors import EnvironmentFailed, TransportError
 from spectune.hosts.supervised import SupervisedServer
+from spectune.runner.stop_early import IsWorse
 from spectune.server.phases import PhaseClock
 from spectune.store.study_dir import TrialDir
 from spectune.transport import HttpClient
@@ -50,6 +51,7 @@ class Measurement:
         on_request: Callable[[int, int], None],
         directory: TrialDir | None = None,
         link: SupervisedServer | None = None,
+        is_worse: IsWorse | None = None,
     ) -> None:
         self._server = server
         self._workload = workload
@@ -59,7 +61,10 @@ class Measurement:
         self._on_request = on_request
         self._directory = directory
         self._link = link
+        self._is_worse = is_worse
         self._stopped = False
+        self.pruned: str | None = None
+        """Why the measurement ended early, if it did because the arm is clearly worse."""
         self._cut = asyncio.Event()
 
     def stop(self) -> None:
@@ -79,7 +84,7 @@ class Measurement:
             )
             for index, load in enumerate(workload.loads):
                 await self._point(http, client, index, load)
-                if self._stopped:
+                if self._stopped or self.pruned is not None:
                     return
 
     async def _point(self, http: HttpClient, client: StreamingClient, index: int, load: LoadPoint) -> None:
@@ -121,9 +126,9 @@ class Measurement:
                 on_record=self._keeper(index),
                 stop=self._cut,
             )
-            if guard.done() and not self._stopped:
+            if guard.done() and not self._stopped and self.pruned is None:
                 return None
-            if self._stopped:
+            if self._stopped or self.pruned is not None:
                 return result.model_copy(update={"cut_short": True})
             self._clock.close()
             return await tokenize_outputs(http, server.adapter, server.model, result)
@@ -163,10 +168,16 @@ class Measurement:
     def _keeper(self, index: int) -> Callable[[RequestRecord], None]:
         total = self._workload.requests_per_load or len(self._workload.prompts)
         finished = 0
+        records: list[RequestRecord] = []
 
         def keep(record: RequestRecord) -> None:
             nonlocal finished
             finished += 1
+            records.append(record)
+            if index == 0 and self._is_worse is not None and self.pruned is None:
+                self.pruned = self._is_worse(records)
+                if self.pruned is not None:
+                    self._cut.set()
             if self._directory is not None:
                 self._directory.append_request(index, record)
             self._on_request(finished, total)

@@ -49,17 +49,35 @@ def resolve_study(
     arms, expectations, skipped, places = _arms(spec, adapter, target, path.parent, problem)
     prompts = _prompts(spec.workload, path.parent, problem)
     workload = _workload(spec.workload, prompts)
-    for arm in arms:
+    pruned: dict[str, str] = {}
+    for arm in list(arms):
+        place = places.get(arm.arm_id, ("arms",))
         try:
             adapter.command(sample_launch(arm, engine, workload))
         except BadInput as error:
-            problem(places.get(arm.arm_id, ("arms",)), f"arm {arm.name}: {error}")
+            if place == ("factors",):  # a corner of a space of combinations, not an arm that somebody wrote
+                pruned[arm.name] = str(error)
+                arms.remove(arm)
+            else:
+                problem(place, f"arm {arm.name}: {error}")
     if len(arms) == 1 and not problems:
-        problem(("arms",), "no arm beside the baseline; give arms or factors")
+        nothing = "; ".join(f"{name}: {reason}" for name, reason in list(pruned.items())[:3])
+        problem(
+            ("factors",) if pruned else ("arms",),
+            f"no combination can be launched: {nothing}"
+            if pruned
+            else "no arm beside the baseline; give arms or factors",
+        )
     if problems:
         unique = list(dict.fromkeys(problems))
         raise StudyFileError(str(path), sorted(unique, key=lambda p: p.line or 0))
     most = _max_concurrency(workload)
+    search = _search_of(spec)
+    if search is None:
+        ids = [arm.arm_id for arm in arms]
+        plan = tuple(plan_trials(ids, repetitions=spec.repetitions, baseline_every=spec.baseline_every))
+    else:
+        plan = (PlannedTrial(arm_id=arms[0].arm_id, repetition=0),)
     return Study(
         name=spec.name or name_from(path),
         question=spec.question,
@@ -73,11 +91,11 @@ def resolve_study(
         arms=tuple(arms),
         expectations=expectations,
         skipped_arms=tuple(skipped),
-        plan=tuple(
-            plan_trials(
-                [a.arm_id for a in arms], repetitions=spec.repetitions, baseline_every=spec.baseline_every
-            )
-        ),
+        pruned_arms=pruned,
+        search=search,
+        repetitions=spec.repetitions,
+        baseline_every=spec.baseline_every,
+        plan=plan,
         workload=workload,
         warmup_requests=(
             spec.workload.warmup_requests
@@ -88,6 +106,13 @@ def resolve_study(
         level=spec.level,
         margin=spec.margin,
     )
+
+
+def _search_of(spec: StudySpec) -> str | None:
+    """The strategy; arms that are listed are all wanted, factors span a space to be searched."""
+    if spec.search == "all":
+        return None
+    return spec.search or ("predict" if spec.factors and not spec.arms else None)
 
 
 def plan_trials(arm_ids: Sequence[str], *, repetitions: int, baseline_every: int) -> Iterable[PlannedTrial]:

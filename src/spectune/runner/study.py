@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from spectune.domain.arm import Arm
+from spectune.domain.cost_model import DEFAULT_LAUNCH_LOG_SD
+from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.interval import Interval
 from spectune.domain.measurement import LoadResult
@@ -27,6 +29,8 @@ from spectune.report.write import write_reports
 from spectune.runner.estimate import estimate
 from spectune.runner.events import TrialStart, Watcher
 from spectune.runner.ports import PortPool
+from spectune.runner.search import SearchEnd, next_launch
+from spectune.runner.stop_early import stop_rule
 from spectune.runner.trial import ModelPaths, Place, launch_key, run_trial
 from spectune.server.lifecycle import end_server
 from spectune.store.study_dir import StudyDir
@@ -46,24 +50,35 @@ class StudyOutcome:
 
     @property
     def any_failed(self) -> bool:
-        return any(t.status == "failed" for t in self.trials)
+        """Whether a launch failed and was not made up for by a later one."""
+        last = {(t.arm_id, t.repetition): t.status for t in self.trials}
+        return "failed" in last.values()
 
 
 async def run_study(
-    directory: StudyDir, *, models: ModelPaths, watcher: Watcher, host: Host, retry_failed: bool = False
+    directory: StudyDir,
+    *,
+    models: ModelPaths,
+    watcher: Watcher,
+    host: Host,
+    retry_failed: bool = False,
+    findings: Mapping[str, Sequence[Finding]] | None = None,
 ) -> StudyOutcome:
-    """Runs what is left of the plan. Finished trials are never repeated; each new one is on disk before the next."""
+    """Runs what is left of the plan. Finished trials are never repeated; each new one is on disk before the next.
+
+    ``findings``: what a check found before, by arm id; it goes into the records of the arm's trials.
+    """
     with directory.lock():
         study = directory.read_study()
         trials = directory.read_trials()
         _check_same_workload(directory, study, trials)
         todo = remaining(study, trials, retry_failed=retry_failed)
         watcher.on_study(study, done=len(study.plan) - len(todo), total=len(study.plan))
-        if not todo and arm_to_soak(study, trials) is None:
+        if is_finished(study, trials, retry_failed=retry_failed):
             write_reports(directory)
             return StudyOutcome("done", 0, tuple(trials))
         async with host:
-            place = await _place(directory, host, watcher)
+            place = await _place(directory, host, watcher, known=findings or {})
             return await _run_plan(directory, study, trials, todo, models, watcher, place)
 
 
@@ -77,7 +92,13 @@ async def _run_plan(
     place: Place,
 ) -> StudyOutcome:
     began, new = time.monotonic(), 0
-    for position, planned in enumerate(todo):
+    queue = list(todo)
+    while True:
+        if not queue:
+            study, queue = _ask_search(directory, study, trials, watcher)
+        if not queue:
+            break
+        planned, position = queue.pop(0), new
         if _over_budget(study, len(trials), time.monotonic() - began):
             await stop_leftovers(place, watcher)
             write_reports(directory)
@@ -85,7 +106,15 @@ async def _run_plan(
         place = await _without_other_servers(place, study, planned, models, watcher)
         try:
             trial = await _next_trial(
-                directory, study, planned, trials, models, watcher, place, position=position, todo=len(todo)
+                directory,
+                study,
+                planned,
+                trials,
+                models,
+                watcher,
+                place,
+                position=position,
+                todo=max(len(todo), position + 1 + len(queue)),
             )
         except OSError as error:
             raise EnvironmentFailed(
@@ -106,6 +135,32 @@ async def _run_plan(
         watcher.on_trial_end(trials[-1], trials)
     write_reports(directory)
     return StudyOutcome("done", new, tuple(trials))
+
+
+def _ask_search(
+    directory: StudyDir, study: Study, trials: Sequence[Trial], watcher: Watcher
+) -> tuple[Study, list[PlannedTrial]]:
+    """The study with the launch that its strategy asks for next, which is on disk before it is made."""
+    if study.search is None or study.search_end is not None:
+        return study, []
+    answer = next_launch(study, trials)
+    watcher.on_message(answer.reason)
+    if isinstance(answer, SearchEnd):
+        study = study.model_copy(update={"search_end": answer.reason})
+        directory.replace_study(study)
+        return study, []
+    made = [PlannedTrial(arm_id=t.arm_id, repetition=t.repetition) for t in trials if t.soak is None]
+    plan = tuple(dict.fromkeys((*study.plan, *made, answer.planned)))
+    study = study.model_copy(update={"plan": plan})
+    directory.replace_study(study)
+    return study, [answer.planned]
+
+
+def is_finished(study: Study, trials: Sequence[Trial], *, retry_failed: bool = False) -> bool:
+    """Whether nothing is left to launch."""
+    if remaining(study, trials, retry_failed=retry_failed) or arm_to_soak(study, trials) is not None:
+        return False
+    return study.search is None or study.search_end is not None
 
 
 def arm_to_soak(study: Study, trials: Sequence[Trial]) -> Arm | None:
@@ -146,11 +201,13 @@ async def _soak_trial(
     )
 
 
-async def _place(directory: StudyDir, host: Host, watcher: Watcher) -> Place:
+async def _place(
+    directory: StudyDir, host: Host, watcher: Watcher, *, known: Mapping[str, Sequence[Finding]]
+) -> Place:
     """The host, with the servers that an earlier run of this study left there."""
     owner = str(directory.path.resolve())
     alive = tuple(s for s in await host.servers() if s.owner == owner)
-    return Place(host=host, ports=PortPool(host), owner=owner, alive=alive)
+    return Place(host=host, ports=PortPool(host), owner=owner, alive=alive, known=known)
 
 
 async def _without_other_servers(
@@ -223,6 +280,7 @@ async def _next_trial(
         models=models,
         watcher=watcher,
         place=place,
+        is_worse=stop_rule(study, trials, arm.arm_id, launch_log_sd=DEFAULT_LAUNCH_LOG_SD),
     )
 
 

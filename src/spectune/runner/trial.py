@@ -7,12 +7,14 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from spectune.domain.arm import Arm
+from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import LoadResult
 from spectune.domain.secrets import redact_argv, redact_env
@@ -33,9 +35,11 @@ from spectune.hosts.host import Host
 from spectune.report.vllm_result import vllm_bench_result
 from spectune.runner.events import Watcher
 from spectune.runner.measure import Measured, Measurement
+from spectune.runner.own_log import findings_of_own_log
 from spectune.runner.plan import sample_launch
 from spectune.runner.ports import PortPool
 from spectune.runner.soak import Soak
+from spectune.runner.stop_early import IsWorse
 from spectune.server.lifecycle import Launched, LaunchPlan, Limits, ServerHandle, serve
 from spectune.server.phases import PhaseClock
 from spectune.store.study_dir import TrialDir, plan_record
@@ -77,6 +81,8 @@ class Place:
     owner: str
     """The study's directory: whose servers they are."""
     alive: tuple[ServerStatus, ...] = ()
+    known: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    """What a check found before the launch, by arm id."""
 
 
 @dataclass
@@ -90,6 +96,7 @@ class _Attempt:
     env: dict[str, str] | None = None
     facts: ServerFacts | None = None
     soak: SoakResult | None = None
+    pruned: str | None = None
     failure: Failure | None = None
     error: EnvironmentFailed | None = None
 
@@ -110,6 +117,7 @@ async def run_trial(
     watcher: Watcher,
     place: Place,
     soak_s: float | None = None,
+    is_worse: IsWorse | None = None,
 ) -> Trial:
     """Runs one trial to its record on disk; with ``soak_s`` a long run instead of a measurement.
 
@@ -118,7 +126,7 @@ async def run_trial(
     port taken meanwhile, a lease that ran out) is repeated.
     """
     started_at = _now()
-    work = _measure if soak_s is None else _soak
+    work: _Work = partial(_measure, is_worse=is_worse) if soak_s is None else _soak
     attempt = await _attempt(arm, study, hypothesis, directory, models, watcher, place, work)
     for _ in range(_MAX_ATTEMPTS - 1):
         if attempt.error is None or not _is_not_the_arms_fault(attempt.error):
@@ -140,7 +148,7 @@ async def run_trial(
         arm_id=arm.arm_id,
         repetition=repetition,
         workload_hash=study.workload.workload_hash,
-        status="complete" if failure is None else "failed",
+        status="failed" if failure is not None else "pruned" if attempt.pruned else "complete",
         hypothesis=judge(tuple(loads), number) if failure is None and soak_s is None else hypothesis,
         command=attempt.command,
         env=attempt.env or {},
@@ -151,11 +159,14 @@ async def run_trial(
         stop=attempt.launched.stop,
         reattached=attempt.launched.reattached,
         failure=failure,
+        pruned=attempt.pruned if failure is None else None,
         loads=tuple(loads),
         soak=attempt.soak,
-        findings=tuple(attempt.launched.findings),
+        findings=(*place.known.get(arm.arm_id, ()), *attempt.launched.findings),
         simulated=adapter.simulated,
     )
+    told = findings_of_own_log(trial, directory.log_path)
+    trial = trial.model_copy(update={"findings": (*trial.findings, *told)})
     if loads:
         first, *others = (vllm_bench_result(trial, i, api=study.workload.api) for i in range(len(loads)))
         directory.write_result({**first, "spectune_other_loads": others} if others else first)
@@ -221,7 +232,13 @@ async def _attempt(
 
 
 async def _measure(
-    handle: ServerHandle, study: Study, attempt: _Attempt, directory: TrialDir, watcher: Watcher
+    handle: ServerHandle,
+    study: Study,
+    attempt: _Attempt,
+    directory: TrialDir,
+    watcher: Watcher,
+    *,
+    is_worse: IsWorse | None,
 ) -> None:
     """Measures until done, or until the server is lost: then what was measured is kept, and its error raised."""
     measurement = Measurement(
@@ -233,8 +250,10 @@ async def _measure(
         on_request=watcher.on_request,
         directory=directory,
         link=handle.server,
+        is_worse=is_worse,
     )
     await _until_done_or_lost(measurement, handle)
+    attempt.pruned = measurement.pruned
     if any(load.failed for load in attempt.loads):
         # Requests fail before their process is gone: it is given a moment to show it.
         dying = asyncio.ensure_future(handle.died())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spectune.domain.findings import Evidence, Finding
+from spectune.domain.findings import Finding, FindingKind
 from spectune.errors import LaunchRefused, PortTaken
 from spectune.hosts.facts import Gpu, GpuHolder, HostFacts
 from spectune.hosts.host import Host
@@ -15,6 +15,26 @@ _MIN_DISK_BYTES = 256 * _MIB
 _MIN_SHM_BYTES = 64 * _MIB
 _BUSY_MIB = 256
 """A process that holds more of a GPU than a driver context needs is using it."""
+
+MEMORY_SHORT = FindingKind(
+    code="host-memory-short",
+    severity="warning",
+    title="The model files are larger than the memory that is free",
+    explanation="On a machine without GPUs the whole model is held in memory.",
+    effect="loading will read from disk again and again, or be killed for lack of memory",
+    remedy="end other programs, or serve a smaller or more quantised model",
+    holds_for="machines without GPUs",
+)
+SHM_SHORT = FindingKind(
+    code="shared-memory-short",
+    severity="warning",
+    title="/dev/shm is nearly full",
+    explanation="Worker processes of one server exchange tensors there. Killed servers leave segments behind.",
+    effect="workers that exchange tensors there die of SIGBUS (exit code -7)",
+    remedy="remove what fills it, or give the container more: --shm-size 16g, or --ipc host",
+    holds_for="Linux",
+)
+KINDS = (MEMORY_SHORT, SHM_SHORT)
 
 
 @dataclass(frozen=True)
@@ -99,29 +119,21 @@ def _doubts(facts: HostFacts, *, subject: str, needed_bytes: int | None) -> list
     on_cpu = not facts.gpus
     if on_cpu and needed_bytes is not None and available is not None and needed_bytes > available:
         found.append(
-            Finding(
-                code="host-memory-short",
-                severity="warning",
-                subject=subject,
-                message="the model files are larger than the memory that is free",
-                evidence=(
-                    Evidence(source="model files", detail=f"{needed_bytes // _MIB} MiB"),
-                    Evidence(source="available memory", detail=f"{available // _MIB} MiB"),
-                ),
-                effect="loading will read from disk again and again, or be killed for lack of memory",
-                remedy="end other programs, or serve a smaller or more quantised model",
+            MEMORY_SHORT.found(
+                subject,
+                "the model files are larger than the memory that is free",
+                evidence=[
+                    ("model files", f"{needed_bytes // _MIB} MiB"),
+                    ("available memory", f"{available // _MIB} MiB"),
+                ],
             )
         )
     if facts.shm_free_bytes is not None and facts.shm_free_bytes < _MIN_SHM_BYTES:
         found.append(
-            Finding(
-                code="shared-memory-short",
-                severity="warning",
-                subject=subject,
-                message=f"/dev/shm has {facts.shm_free_bytes // _MIB} MiB left",
-                evidence=(Evidence(source="/dev/shm", detail=f"{facts.shm_free_bytes} bytes free"),),
-                effect="workers that exchange tensors there die of SIGBUS (exit code -7)",
-                remedy="remove what fills it, or give the container more: --shm-size 16g, or --ipc host",
+            SHM_SHORT.found(
+                subject,
+                f"/dev/shm has {facts.shm_free_bytes // _MIB} MiB left",
+                evidence=[("/dev/shm", f"{facts.shm_free_bytes} bytes free")],
             )
         )
     return found

@@ -187,6 +187,10 @@ class StudyDir:
         except (OSError, ValueError, RecursionError) as error:
             raise BadInput(f"{file}: not a study record of this version: {_first_line(error)}") from error
 
+    def replace_study(self, study: Study) -> None:
+        """The same study with more launches in its plan, or with the end of its search."""
+        write_atomically(self.path / "study.json", _to_json(study.model_dump(mode="json")))
+
     def extend(self, study: Study, *, source: str) -> None:
         """Replaces the plan by a changed one; trials are never touched."""
         write_atomically(self.path / "study.yaml", source)

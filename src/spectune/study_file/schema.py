@@ -262,6 +262,12 @@ class StudySpec(_Spec):
         + ", `flags.NAME`.",
     )
     workload: WorkloadSpec = Field(default=WorkloadSpec(), description="Prompts, sampling and load.")
+    search: Literal["predict", "one-factor", "grid", "all"] | None = Field(
+        default=None,
+        description="Which arms are launched: `predict` (a model learns from each launch and asks for the next; the "
+        "default with `factors`), `one-factor` (change one factor of the best so far, keep or revert), `grid` (every "
+        "arm once, shuffled in blocks), `all` (every arm, `repetitions` times; the default with `arms`).",
+    )
     repetitions: int = Field(
         default=1, ge=1, le=100, description="Launches per arm: restarts alone move speeds by 10-20 %."
     )

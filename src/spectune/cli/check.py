@@ -1,0 +1,131 @@
+"""``spectune check``: what is wrong with a study or a server command, before anything is launched."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from spectune.cli.findings_text import counts_of, print_findings, print_not_checked, printable
+from spectune.domain.machine import Machine
+from spectune.domain.study import Study
+from spectune.embedded.models import data_home
+from spectune.errors import BadInput
+from spectune.hosts.choose import LOCAL
+from spectune.hosts.facts import Gpu
+from spectune.hosts.machine_facts import read_machine
+from spectune.runner.check import CheckResult, check_command, check_study
+from spectune.runner.check_sources import Sources, read_gpus
+from spectune.runner.finding_kinds import check_codes
+from spectune.runner.plan import resolve_study
+from spectune.store.study_dir import StudyDir
+from spectune.study_file.load import load_study_file
+
+_MAX_PASTED_CHARS = 1 << 20
+
+
+def check_subject(args: argparse.Namespace) -> int:
+    """1 if an error finding stands that is not allowed, else 0."""
+    check_codes(args.allow)
+    result = _checked(args)
+    if args.json:
+        sys.stdout.write(document_text(result))
+    else:
+        print_result(Console(highlight=False, soft_wrap=True), result, allowed=args.allow)
+    return 1 if result.errors(allowed=args.allow) else 0
+
+
+def _checked(args: argparse.Namespace) -> CheckResult:
+    words: Sequence[str] = args.subject
+    sources = Sources(home=data_home(), network=not args.offline)
+    given: str | None = args.engine_version
+    if len(words) == 1 and (Path(words[0]).exists() or words[0].endswith((".yaml", ".yml"))):
+        study = _study(Path(words[0]), args.overrides)
+        sources.files_here = study.host == LOCAL
+        return check_study(study, sources, gpus=gpus_of(study), engine_version=given)
+    if args.overrides:
+        raise BadInput("--set goes with a study file, not with a command")
+    command: Sequence[str] | str = words if len(words) > 1 else _pasted(words[0])
+    return check_command(
+        command,
+        sources,
+        machine=read_machine() if args.here else None,
+        gpus=read_gpus() if args.here else None,
+        engine_version=given,
+    )
+
+
+def _pasted(word: str) -> str:
+    if word != "-":
+        if not word.strip():
+            raise BadInput("check: empty; give a study file, or a server command behind --")
+        if len(word.split()) == 1 and ("/" in word or "." in word):
+            raise BadInput(f"{word}: no such study file or study directory; a server command goes behind --")
+        return word
+    text = sys.stdin.read(_MAX_PASTED_CHARS + 1)
+    if len(text) > _MAX_PASTED_CHARS:
+        raise BadInput(f"-: more than {_MAX_PASTED_CHARS} characters; paste the server's command alone")
+    return text
+
+
+def _study(path: Path, overrides: Sequence[str]) -> Study:
+    if path.is_dir():
+        if overrides:
+            raise BadInput("--set goes with a study file, not with the directory of a study")
+        return StudyDir.open(path).read_study()
+    spec, _, document = load_study_file(path, overrides=overrides)
+    machine = read_machine() if spec.host == LOCAL else _unknown_machine(spec.host)
+    return resolve_study(spec, document, path=path.absolute(), machine=machine)
+
+
+def _unknown_machine(host: str) -> Machine:
+    """A host that is not asked for a check; ``check_study`` does not look at it."""
+    return Machine(hostname=host, os="?", cpu=None, cores=None, memory_bytes=None, gpus=None, python="?")
+
+
+def gpus_of(study: Study) -> tuple[Gpu, ...] | None:
+    """The GPUs of the study's host with their memory, where that costs nothing: ``None`` over ssh."""
+    if study.host != LOCAL:
+        return None
+    return () if study.machine.gpus == () else read_gpus()
+
+
+def document_text(result: CheckResult) -> str:
+    return json.dumps(result.document(), indent=1, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def print_result(console: Console, result: CheckResult, *, allowed: Sequence[str] = ()) -> None:
+    """What was read, the findings, what was not checked, and a line that sums up."""
+    for line in _facts_lines(result):
+        console.print(Text(printable(line)))
+    print_findings(console, result.findings)
+    print_not_checked(console, result.not_checked)
+    summary = counts_of(result.findings)
+    stands = {f.code for f in result.findings if f.severity == "error"} & set(allowed)
+    if stands:
+        summary += f" (allowed: {', '.join(sorted(stands))})"
+    if result.not_checked:
+        summary += f", {len(result.not_checked)} not checked"
+    console.print(Text("\n" + summary))
+
+
+def _facts_lines(result: CheckResult) -> list[str]:
+    facts = result.facts
+    engine = facts["engine"]
+    version = f" {engine['version']}" if engine["version"] else ""
+    how = f" ({engine['how']})" if engine["how"] else ""
+    launches = facts.get("launches", [])
+    what = f"study {facts['study']}, {len(launches)} arms" if facts["study"] else "one command"
+    lines = [f"{what}: {engine['name']}{version}{how}"]
+    for model in facts.get("models", []):
+        if model["kind"] == "absent":
+            continue
+        words = [", ".join(model["architectures"]) or model["model_type"] or "unknown architecture"]
+        words += [f"{model['num_tensors']} tensors"] if model["num_tensors"] is not None else []
+        lines.append(f"{model['reference']}: {', '.join(words)} ({model['bytes_read'] / 1e6:.1f} MB read)")
+    return lines

@@ -1,0 +1,196 @@
+"""What can be found in a study's measurements, once each, in general words."""
+
+from __future__ import annotations
+
+from spectune.domain.findings import FindingKind
+
+_EVERY = "every engine"
+
+NO_BASELINE = FindingKind(
+    code="no-baseline",
+    severity="error",
+    title="The baseline has no complete trial",
+    explanation="Speedup, verdict and parity are defined against the server without speculation. It failed, or was "
+    "measured under another workload only.",
+    effect="there is no speedup, no verdict and no parity: every one is defined against the baseline",
+    remedy="repair the baseline if it failed, then run the study again: it resumes",
+    holds_for=_EVERY,
+)
+DEAD_DRAFTER = FindingKind(
+    code="dead-drafter",
+    severity="warning",
+    title="Every draft is rejected",
+    explanation="Counted over the study's own requests, practically no drafted token was kept. The text is right and "
+    "nothing is logged; only the speed suffers.",
+    effect="each step pays for drafting and verifying, and yields one token like plain decoding",
+    remedy="check that the draft was trained, and for this very target; that the method is the "
+    "draft's own (EAGLE for an EAGLE-3 draft fails exactly like this); its vocabulary map (d2t) "
+    "and the target layers it reads",
+    holds_for=_EVERY,
+    sources=("https://github.com/sgl-project/sglang/pull/21272", "measured"),
+)
+SPECULATION_OFF = FindingKind(
+    code="speculation-off",
+    severity="warning",
+    title="The arm asked for speculation, and none was seen",
+    explanation="The engine counted no verify step, or gave no counts at all.",
+    effect="what was measured may be plain decoding; its speedup says nothing about speculation",
+    remedy="look for the method in the server log and in its effective settings; an n-gram drafter "
+    "that never finds a match looks the same",
+    holds_for=_EVERY,
+)
+OUTPUT_CHANGED = FindingKind(
+    code="output-changed",
+    severity="warning",
+    title="Greedy text differs from plain decoding's",
+    explanation="A verified draft does not change greedy text. Where it does, the engine's arithmetic depends on the "
+    "batch (then the baseline differs from itself as much, and this is a note), or acceptance is lossy.",
+    effect="speculation should not change greedy text; a speedup with other text is not one",
+    holds_for=_EVERY,
+)
+LENGTH_CHANGED = FindingKind(
+    code="output-length-changed",
+    severity="warning",
+    title="Answers are longer or shorter than the baseline's",
+    explanation="The same prompts gave answers whose lengths differ by more than 5 %.",
+    effect="tokens per second are compared over different texts",
+    remedy="set ignore_eos and max_tokens for equal lengths, or find out why the text differs",
+    holds_for=_EVERY,
+)
+CACHED_PROMPTS = FindingKind(
+    code="cached-prompt-tokens",
+    severity="warning",
+    title="Prompts of measured requests came from a prefix cache",
+    explanation="The engine says of a measured request that it had computed part of its prompt before.",
+    effect="TTFT and end-to-end speed are better than on new prompts, not comparable across arms",
+    remedy="turn the prefix cache off with the engine's flags, or flush it after warm-up",
+    holds_for="engines that report cached tokens per request",
+)
+FOREIGN_TRAFFIC = FindingKind(
+    code="server-used-by-others",
+    severity="warning",
+    title="Somebody else used the server while it was measured",
+    explanation="The server's own counters grew by more tokens than the study's requests were answered with.",
+    effect="speeds are too low, and acceptance read from the server's counters includes the others",
+    remedy="measure again on a server that nobody else can reach",
+    holds_for="engines with counters",
+)
+CLIENT_LIMITED = FindingKind(
+    code="client-limited",
+    severity="warning",
+    title="The measuring client was short of processor time",
+    explanation="Its event loop was late, or it used most of a core.",
+    effect="latencies include the client's own delay, and the server may have been idle meanwhile",
+    remedy="leave a core to the client, lower the concurrency, or measure from another machine",
+    holds_for=_EVERY,
+)
+BASELINE_DRIFT = FindingKind(
+    code="baseline-drift",
+    severity="warning",
+    title="Plain decoding itself changed its speed during the study",
+    explanation="The launches of the baseline, spread over the study, differ by more than 10 %.",
+    effect="speeds from different times are not comparable; speedups are, as each arm is set "
+    "against the baseline launches around it",
+    remedy="compare speedups, not tok/s; repeat more often; look for other work on the machine",
+    holds_for=_EVERY,
+)
+LAUNCH_NOISE = FindingKind(
+    code="launch-noise-unknown",
+    severity="warning",
+    title="Every arm was launched once",
+    explanation="Two launches of one configuration differ. How much is learned from repetitions only.",
+    effect="intervals cover the spread over prompts only; restarts alone can move speeds by 10-20 %",
+    remedy="set repetitions to 2 or more, or let the baseline be measured again between the arms",
+    holds_for=_EVERY,
+)
+ARM_FAILED = FindingKind(
+    code="arm-failed",
+    severity="warning",
+    title="A launch of the arm failed",
+    explanation="The server died or never served. The cause is read from its log where it is a known one.",
+    holds_for=_EVERY,
+)
+REQUESTS_FAILED = FindingKind(
+    code="requests-failed",
+    severity="warning",
+    title="Requests failed in a measurement that was completed",
+    explanation="Some requests got an error or no answer in time.",
+    effect="its speed is that of the requests that succeeded, which may be the easier ones",
+    remedy="read the server's log around these requests; raise request_timeout_s if they were slow",
+    holds_for=_EVERY,
+)
+STOPPED_EARLY = FindingKind(
+    code="arm-stopped-early",
+    severity="note",
+    title="An arm was stopped early because it is clearly worse",
+    explanation="In a search, an arm whose speed lies clearly below the best one's on the same prompts is not measured "
+    "to its end. Its trial is `pruned`; the requests that were answered are kept, and it is not compared.",
+    effect="nothing is known of it beyond the bound",
+    remedy="`search: all` measures every arm to its end",
+    holds_for=_EVERY,
+)
+SOAK_HELD = FindingKind(
+    code="soak-held",
+    severity="note",
+    title="The best arm held under load",
+    explanation="With `soak_s`, the best arm runs under the largest load for so long before it is recommended.",
+    holds_for=_EVERY,
+)
+SOAK_FAILED = FindingKind(
+    code="soak-failed",
+    severity="error",
+    title="The best arm failed under load",
+    explanation="With `soak_s`, the best arm runs under the largest load for so long before it is recommended. The "
+    "server died, or requests failed.",
+    effect="it was the fastest, and cannot be recommended",
+    remedy="read the server's log in the trial's folder; take the next arm",
+    holds_for=_EVERY,
+)
+SETTINGS_DIFFER = FindingKind(
+    code="effective-settings-differ",
+    severity="warning",
+    title="The server runs with other settings than were asked for",
+    explanation="Engines rewrite settings that they find impossible or unwise, some with a line in the log.",
+    effect="the figures belong to what ran, not to the arm's name",
+    remedy="change the arm to what the engine accepts, or find the flag that overrides it",
+    holds_for="engines that report their settings",
+)
+MODEL_DIFFERS = FindingKind(
+    code="served-model-differs",
+    severity="error",
+    title="The server serves another model than it was started with",
+    explanation="The model it lists is neither the target nor a name in its command.",
+    effect="the figures belong to the model that was served",
+    remedy="look for a flag, a configuration file or a router that chooses the model",
+    holds_for=_EVERY,
+)
+WORKLOAD_CHANGED = FindingKind(
+    code="workload-changed",
+    severity="warning",
+    title="Trials of another workload are in this directory",
+    explanation="They are kept, and left out of every comparison.",
+    effect="two arms are comparable only under the same prompts, sampling and load",
+    remedy="use a new study directory for a new workload",
+    holds_for=_EVERY,
+)
+
+KINDS: tuple[FindingKind, ...] = (
+    NO_BASELINE,
+    DEAD_DRAFTER,
+    SPECULATION_OFF,
+    OUTPUT_CHANGED,
+    LENGTH_CHANGED,
+    CACHED_PROMPTS,
+    FOREIGN_TRAFFIC,
+    CLIENT_LIMITED,
+    BASELINE_DRIFT,
+    LAUNCH_NOISE,
+    ARM_FAILED,
+    REQUESTS_FAILED,
+    STOPPED_EARLY,
+    SOAK_HELD,
+    SOAK_FAILED,
+    SETTINGS_DIFFER,
+    MODEL_DIFFERS,
+    WORKLOAD_CHANGED,
+)

@@ -1,0 +1,69 @@
+"""What a trial's own server log says, beyond what its measurement says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from spectune.diagnose import rules_health, rules_measurement
+from spectune.diagnose.inputs import read_stream
+from spectune.diagnose.judge import judge
+from spectune.diagnose.verdict import NotChecked
+from spectune.domain.findings import Finding
+from spectune.domain.trial import Trial
+from spectune.errors import BadInput
+
+READ_BYTES = 16 << 20
+"""Of a longer log only the beginning is read: two seconds of work at most."""
+
+_ENGINES = frozenset({"llamacpp", "vllm", "sglang"})
+_KNOWN_BETTER = frozenset(
+    {
+        # How it ended: the trial watched the process itself.
+        *(kind.code for kind in (rules_health.DIED, rules_health.DIED_SERVING, rules_health.PORT)),
+        *(kind.code for kind in (rules_health.LOOP, rules_health.NOT_READY)),
+        # What the numbers are worth: the trial measured them itself, after its own warm-up.
+        *(kind.code for kind in rules_measurement.KINDS if kind is not rules_measurement.AT_CAP),
+    }
+)
+_FORESEEN = {
+    "draft-tokens-rewritten": "speculative-number-rewritten",
+    "acceptance-is-simulated": "synthetic-acceptance",
+    "context-longer-than-draft": "draft-context-shorter",
+}
+"""What a check says before the launch and the log after it; said once."""
+
+
+def findings_of_own_log(trial: Trial, log: Path) -> tuple[Finding, ...]:
+    """Errors and warnings of the log of one trial. A log that cannot be understood gives none."""
+    if trial.simulated or trial.arm.engine not in _ENGINES:
+        return ()
+    skipped = NotChecked()
+    try:
+        with log.open("rb") as file:
+            runs = read_stream(cast(BinaryIO, _Head(file)), engine=trial.arm.engine, skipped=skipped)
+        last = [run.model_copy(update={"subject": trial.arm.name}) for run in runs[-1:]]
+        found = judge([last], skipped, compared=False)
+    except (OSError, BadInput, ValueError, TypeError, LookupError, ArithmeticError):
+        return ()  # whatever a server may have written, the trial is measured and is kept
+    known = {finding.code for finding in trial.findings}
+    return tuple(
+        finding
+        for finding in found
+        if finding.severity != "note"
+        and finding.code not in _KNOWN_BETTER | known
+        and _FORESEEN.get(finding.code) not in known
+    )
+
+
+class _Head:
+    """The beginning of a file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._left = READ_BYTES
+
+    def read(self, size: int = -1) -> bytes:
+        chunk = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(chunk)
+        return chunk
