@@ -59,7 +59,7 @@ def _bounds(interval: Interval, digits: int = 1) -> str:
 def _rows(explanation: Explanation) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("arm", overflow="fold")
-    for name in ("at", "tok/s", "tokens/step", "step ms", "break-even", "no overhead", "perfect draft"):
+    for name in ("at", "tok/s", "length", "step ms", "even at", "no cost", "all kept"):
         table.add_column(name, justify="right")
     for row in explanation.rows[:MAX_ROWS]:
         step = None if row.step_cost_s is None else 1e3 * row.step_cost_s

@@ -143,9 +143,9 @@ class Predict:
                 f"a neighbour of the winner {best.name if best else ''}: cliffs exist and no model sees them"
             )
             return Ask(arm, reason, speed)
-        chance = f"less than {self.patience:.0%}"
         return Stop(
-            f"no arm left has a chance of {chance} or more to beat the best by {self.margin:.0%}", best
+            f"no arm left has a chance of {self.patience:.0%} or more to beat the best by {self.margin:.0%}",
+            best,
         )
 
     def _seconds(self, legal: LegalArm, history: History) -> float:
