@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from spectune import __version__
 from spectune.cli.check_args import add_allow, add_check
 from spectune.cli.diagnose_args import add_diagnose
+from spectune.cli.drafter_args import add_drafter
 from spectune.errors import SpectuneError
 
 
@@ -32,6 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_diagnose(commands)
     _add_explain(commands)
     _add_servers(commands)
+    add_drafter(commands)
     return parser
 
 
@@ -264,6 +266,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from spectune.cli.bench import bench_command
 
         return bench_command(args)
+    if args.command == "drafter":
+        from spectune.cli.drafter import run_drafter
+
+        return run_drafter(args)
     if args.command == "explain":
         from spectune.cli.explain import explain_command
 

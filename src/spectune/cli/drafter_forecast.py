@@ -1,0 +1,236 @@
+"""``spectune drafter forecast``: points typed in or from evaluations, and the answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spectune.domain.interval import Interval
+from spectune.drafter.forecast import make_forecast
+from spectune.drafter.forecast_forms import DataPoint
+from spectune.drafter.forecast_records import (
+    CostFacts,
+    Forecast,
+    ForecastReport,
+    ForecastRequest,
+    Needed,
+    SpeedFacts,
+)
+from spectune.engines.bodies import as_dict, as_int
+from spectune.errors import BadInput
+
+_MAX_FILE_BYTES = 200_000_000
+_Z = 1.96
+
+
+def forecast_command(args: argparse.Namespace) -> int:
+    """0 once there is an answer, whichever it is."""
+    points = [_point("--point", text) for text in args.point]
+    categories: dict[str, list[DataPoint]] = {}
+    for text in args.category_point:
+        name, colon, rest = text.rpartition(":")
+        if not colon or not name:
+            raise BadInput(f"--category-point: CATEGORY:SAMPLES=LENGTH, e.g. code:1000=1.9, got {text!r}")
+        categories.setdefault(name, []).append(_point("--category-point", rest))
+    depth = args.num_draft_tokens
+    for text in args.evaluations:
+        samples, equals, file = text.partition("=")
+        if not equals:
+            raise BadInput(f"{text}: give the training samples too, e.g. 1000={text}")
+        depth = _read_evaluation(
+            Path(file), _number(samples, text), args.num_draft_tokens, points, categories
+        )
+    request = ForecastRequest(
+        points=tuple(points),
+        depth=depth,
+        at_samples=tuple(_number(part, "--at") for part in (args.at or "").split(",") if part.strip()),
+        speed=_speed(args),
+        goal_speedup=_positive("--goal", args.goal) or 1.3,
+        cost=CostFacts(
+            train_s_per_sample=_positive("--train-s-per-sample", args.train_s_per_sample),
+            data_s_per_sample=_positive("--data-s-per-sample", args.data_s_per_sample),
+            price_per_hour=_positive("--price-per-hour", args.price_per_hour),
+        ),
+        categories={name: tuple(rows) for name, rows in categories.items()},
+        check_last=args.check_last,
+        seed=args.seed,
+    )
+    report = make_forecast(request)
+    if args.json:
+        sys.stdout.write(report.model_dump_json(indent=1) + "\n")
+    else:
+        sys.stdout.write("\n".join(forecast_lines(report)) + "\n")
+    return 0
+
+
+def _point(flag: str, text: str) -> DataPoint:
+    """``1000=1.9`` or ``1000=1.9+-0.02``."""
+    samples, equals, rest = text.partition("=")
+    length, sign, error = rest.partition("+-")
+    try:
+        values = float(samples), float(length), float(error) if sign else None
+    except ValueError:
+        values = math.nan, math.nan, None
+    n, value, sd = values
+    if not equals or not (n > 0 and math.isfinite(n) and math.isfinite(value)) or not 0 <= (sd or 0.0) < 10:
+        raise BadInput(f"{flag}: SAMPLES=LENGTH, e.g. 1000=1.9 or 1000=1.9+-0.02, got {text!r}")
+    return DataPoint(n, value, sd)
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1e15:
+        raise BadInput(f"{where}: a number of samples above 0, got {text!r}")
+    return value
+
+
+def _positive(flag: str, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise BadInput(f"{flag}: must be above 0, got {value}")
+    return value
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise BadInput(f"{path}: larger than {_MAX_FILE_BYTES // 1_000_000} MB: not a report of spectune")
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise BadInput(f"{path}: not a report of spectune")
+    return body
+
+
+def _read_evaluation(
+    path: Path,
+    num_samples: float,
+    depth: int | None,
+    points: list[DataPoint],
+    categories: dict[str, list[DataPoint]],
+) -> int:
+    """Adds the chain of ``depth`` (3 if not given, else the deepest) of one evaluation; returns its depth."""
+    chains = _read_json(path).get("chains")
+    by_depth = {as_int(as_dict(chain).get("num_draft_tokens")): as_dict(chain) for chain in chains or ()}
+    by_depth.pop(None, None)
+    if not by_depth:
+        raise BadInput(f"{path}: no chains in it; give the output of `spectune drafter evaluate --json`")
+    known = sorted(k for k in by_depth if k is not None)
+    chosen = depth or (3 if 3 in known else known[-1])
+    if chosen not in by_depth:
+        raise BadInput(f"{path}: no chain of {chosen} drafted tokens; it has {', '.join(map(str, known))}")
+    chain = by_depth[chosen]
+    interval = as_dict(chain.get("acceptance_length"))
+    length = _float(interval.get("value")) or _length(as_dict(chain.get("counts")))
+    if length is None:
+        raise BadInput(f"{path}: no acceptance length at {chosen} drafted tokens: no step was evaluated")
+    low, high = _float(interval.get("low")), _float(interval.get("high"))
+    sd = (high - low) / (2 * _Z) if low is not None and high is not None and high > low else None
+    points.append(DataPoint(num_samples, length, sd))
+    for name, counts in as_dict(chain.get("by_category")).items():
+        value = _length(as_dict(counts))
+        if value is not None:
+            categories.setdefault(name, []).append(DataPoint(num_samples, value))
+    return chosen
+
+
+def _float(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _length(counts: Mapping[str, Any]) -> float | None:
+    steps, kept = as_int(counts.get("num_drafts")), as_int(counts.get("num_accepted_tokens"))
+    return 1 + kept / steps if steps and kept is not None else None
+
+
+def _speed(args: argparse.Namespace) -> SpeedFacts | None:
+    if args.explain:
+        return _from_explain(Path(args.explain), args.arm)
+    baseline = _positive("--baseline-tok-s", args.baseline_tok_s)
+    step = _positive("--step-cost-s", args.step_cost_s)
+    if (baseline is None) != (step is None):
+        raise BadInput("--baseline-tok-s and --step-cost-s belong together: speed needs both")
+    return None if baseline is None or step is None else SpeedFacts(baseline, step)
+
+
+def _from_explain(path: Path, arm: str | None) -> SpeedFacts:
+    """The named arm, or the fastest that speculates, at the lowest concurrency."""
+    body = _read_json(path)
+    rows = [as_dict(row) for row in body.get("rows") or ()]
+    usable = [row for row in rows if not row.get("is_baseline") and _float(row.get("step_cost_s"))]
+    names = ", ".join(dict.fromkeys(str(row.get("arm")) for row in usable))
+    if arm is not None:
+        usable = [row for row in usable if row.get("arm") == arm]
+    if not usable:
+        problem = f"no arm {arm!r} with a step cost; it has {names}" if names else "no arm with a step cost"
+        raise BadInput(f"{path}: {problem}; give the output of `spectune explain --json`")
+    lowest = min(as_int(row.get("concurrency")) or 1 for row in usable)
+    here = [row for row in usable if (as_int(row.get("concurrency")) or 1) == lowest]
+    best = max(here, key=lambda row: _float(row.get("e2e_tok_per_s")) or 0.0)
+    baseline = _float(as_dict(body.get("baseline_tok_per_s")).get(str(lowest)))
+    step = _float(best.get("step_cost_s"))
+    if baseline is None or step is None:
+        raise BadInput(f"{path}: no baseline speed at concurrency {lowest}")
+    return SpeedFacts(baseline, step)
+
+
+def forecast_lines(report: ForecastReport) -> list[str]:
+    """The answer first, then what it stands on."""
+    lines = [f"{report.advice}: {report.because}"]
+    lines += [_forecast_line(row) for row in report.forecasts]
+    lines += [_needed_line(row) for row in report.needed]
+    if report.check is not None:
+        check = report.check
+        verdict = "inside" if check.inside else "OUTSIDE"
+        lines.append(
+            f"check: {check.num_samples:,.0f} samples, forecast from the smaller sizes {_words(check.forecast)}, "
+            f"measured {check.measured:.3f} ({check.error_frac:+.1%}, {verdict})"
+        )
+    for form in report.forms:
+        lines.append(
+            f"form {form.name}: {form.acceptance_length:.2f} at {form.at_samples:,.0f} samples, "
+            f"weight {form.weight:.2f}"
+        )
+    for category in report.categories:
+        mark = "  <- weak" if category.weak else ""
+        growth = (
+            ""
+            if category.growth_per_doubling is None
+            else f", {category.growth_per_doubling:+.3f} per doubling"
+        )
+        lines.append(f"category {category.category}: {category.acceptance_length:.2f}{growth}{mark}")
+    lines += [f"assumed: {assumption}" for assumption in report.assumptions]
+    return lines
+
+
+def _words(interval: Interval, digits: int = 2) -> str:
+    return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
+def _forecast_line(row: Forecast) -> str:
+    parts = [f"{row.num_samples:,.0f} samples: {_words(row.acceptance_length)} tokens per step"]
+    if row.tok_per_s is not None and row.speedup is not None:
+        parts.append(f"{_words(row.tok_per_s, 1)} tok/s, {_words(row.speedup)}x")
+    if row.train_hours is not None:
+        price = "" if row.price is None else f" for {row.price:,.2f}"
+        parts.append(f"{row.train_hours:,.1f} h{price}")
+    return ", ".join(parts)
+
+
+def _needed_line(row: Needed) -> str:
+    text = f"{row.speedup:g}x needs {row.acceptance_length:.2f} tokens per step: "
+    if not row.possible:
+        return text + "more than every draft kept would give"
+    if row.num_samples is None:
+        return text + f"most likely out of reach of data alone (chance {row.chance:.0%})"
+    low = "" if row.low_samples is None else f"{row.low_samples:,.0f}"
+    high = "beyond" if row.high_samples is None else f"{row.high_samples:,.0f}"
+    return text + f"about {row.num_samples:,.0f} samples [{low} to {high}], chance {row.chance:.0%}"

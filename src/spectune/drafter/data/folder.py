@@ -1,0 +1,32 @@
+"""One process at a time works on a data set."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from spectune.errors import BadInput
+
+
+@contextmanager
+def lock(out: Path) -> Iterator[None]:
+    """Held while the data set is written; the system releases it when the process ends, however it ends."""
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out {out}: is a file; give a folder")
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise BadInput(
+                f"{out}: another spectune (pid {file.read().strip() or 'unknown'}) is writing this data set; "
+                "wait for it, or give another --out"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

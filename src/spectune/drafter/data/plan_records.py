@@ -1,0 +1,81 @@
+"""What is asked of a data set: its prompts and how they are answered."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import Field
+
+from spectune.bench.prompts import CATEGORIES, Turns
+from spectune.domain.record import Record
+from spectune.domain.workload import Prompt
+from spectune.drafter.data.sources import PromptSource
+
+SCHEMA_VERSION = 1
+Split = Literal["train", "held-out"]
+
+
+class DataSampling(Record):
+    """How the target answers. ``temperatures`` take turns by sample; every sample has a seed of its own."""
+
+    max_tokens: int = Field(default=512, ge=1)
+    temperatures: tuple[float, ...] = Field(default=(0.0,), min_length=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    seed: int = 0
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+
+    def temperature_of(self, index: int) -> float:
+        return self.temperatures[index % len(self.temperatures)]
+
+    def seed_of(self, prompt_id: str) -> int:
+        """Depends on nothing but the run's seed and the prompt, so a repeated sample is the same request."""
+        digest = hashlib.sha256(f"{self.seed}/{prompt_id}".encode()).digest()
+        return int.from_bytes(digest[:4], "big") >> 1
+
+
+class PlannedSource(Record):
+    name: str
+    sha256: str
+    num_prompts: int
+    num_duplicates: int
+
+
+class Plan(Record):
+    """What was asked for; a run that resumes must ask for the same."""
+
+    schema_version: int = SCHEMA_VERSION
+    sources: tuple[PlannedSource, ...]
+    turns: Turns
+    seed: int
+    held_out_frac: float
+    num_prompts: int
+    num_duplicates: int
+    by_category: dict[str, int]
+    by_split: dict[str, int]
+    prompts_sha256: str
+    shard_size: int
+    limit: int | None = None
+    sampling: DataSampling
+
+
+class PlannedPrompt(Record):
+    """One line of ``prompts.jsonl``."""
+
+    prompt: Prompt
+    split: Split
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """The part of a request for data that decides on its prompts."""
+
+    sources: tuple[PromptSource, ...]
+    sampling: DataSampling = field(default_factory=DataSampling)
+    turns: Turns = "first"
+    seed: int = 0
+    held_out_frac: float = 0.05
+    shard_size: int = 1000
+    limit: int | None = None
+    categories: tuple[str, ...] = CATEGORIES

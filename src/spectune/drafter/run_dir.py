@@ -1,0 +1,193 @@
+"""The folder of one training run.
+
+::
+
+    RUN/
+      lock                held while a process trains
+      run.json            options, target, fingerprint of the rows: a resumed run must agree
+      rows/ features/     see ``rows`` and ``features``
+      progress.jsonl      one ``StepReport`` a line
+      checkpoints/step-00000120/
+        model.safetensors       float32 parameters and the vocabulary map
+        optimizer.safetensors   first and second moments, by parameter name
+        state.json              step; its presence means the checkpoint is whole
+      draft/              config.json and model.safetensors (bf16), written with each checkpoint
+      result.json         ``TrainResult``; its presence means the run has ended
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from spectune.drafter.features import read_tensors
+from spectune.drafter.files import disk_failure, write_tensors
+from spectune.drafter.options import StepReport, TrainResult
+from spectune.errors import BadInput, EnvironmentFailed
+from spectune.store.study_dir import write_atomically
+
+_KEPT_CHECKPOINTS = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything that training goes on from. The order of rows follows from the step alone."""
+
+    step: int
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class RunDir:
+    path: Path
+
+    @contextmanager
+    def held(self, *, by_this_process: bool) -> Iterator[None]:
+        """One run at a time; the lock goes with the process, however it ends. Raises ``BadInput``."""
+        if not by_this_process:
+            yield
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise BadInput(
+                    f"{self.path}: another process trains in it; wait, or give another --out"
+                ) from error
+            yield
+
+    def begin(self, description: dict[str, Any]) -> None:
+        """Records what the run is, or checks that it is the same one. Raises ``BadInput``."""
+        file = self.path / "run.json"
+        if not file.exists():
+            self.path.mkdir(parents=True, exist_ok=True)
+            _write_text(file, json.dumps(description, indent=1) + "\n")
+            return
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise BadInput(f"{file}: not JSON: {error}; give another --out") from error
+        # Only what has been recorded counts: an option added by a later version has its default.
+        changed = _differences(before, description)
+        if changed:
+            raise BadInput(
+                f"{self.path}: begun with other settings: {'; '.join(changed)}; give another --out"
+            )
+
+    def append_report(self, report: StepReport) -> None:
+        with (self.path / "progress.jsonl").open("a", encoding="utf-8") as file:
+            file.write(report.model_dump_json() + "\n")
+
+    def forget_reports_after(self, step: int) -> None:
+        """Drops the lines of steps that a kill undid, and a torn last line."""
+        file = self.path / "progress.jsonl"
+        if file.exists():
+            lines = [line for line in file.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+            _write_text(file, "".join(line + "\n" for line in lines))
+
+    def checkpoints(self) -> list[Path]:
+        """Whole ones, oldest first."""
+        folder = self.path / "checkpoints"
+        return sorted(p.parent for p in folder.glob("step-*/state.json")) if folder.is_dir() else []
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Whole or not at all; older ones beyond the last few go only afterwards."""
+        final = self.path / "checkpoints" / f"step-{checkpoint.step:08d}"
+        scratch = final.with_name(f".{final.name}.part")
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            scratch.mkdir(parents=True)
+            write_tensors(scratch / "model.safetensors", checkpoint.model)
+            write_tensors(scratch / "optimizer.safetensors", checkpoint.optimizer)
+            write_atomically(scratch / "state.json", json.dumps({"step": checkpoint.step}) + "\n")
+            shutil.rmtree(final, ignore_errors=True)
+            scratch.rename(final)
+            _flush_folder(final.parent)
+        except (OSError, EnvironmentFailed) as error:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise disk_failure(final, error) if isinstance(error, OSError) else error from error
+        for old in self.checkpoints()[:-_KEPT_CHECKPOINTS]:
+            shutil.rmtree(old)
+
+    def load_last(self) -> Checkpoint | None:
+        """The newest checkpoint; ``None``: there is none yet. Raises ``BadInput`` for a damaged one."""
+        found = self.checkpoints()
+        if not found:
+            return None
+        folder = found[-1]
+        try:
+            step = int(json.loads((folder / "state.json").read_text(encoding="utf-8"))["step"])
+            model = read_tensors(folder / "model.safetensors")
+            optimizer = read_tensors(folder / "optimizer.safetensors")
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise BadInput(
+                f"{folder}: damaged checkpoint: {error}; delete it to go on from the one before"
+            ) from error
+        except BadInput as error:
+            raise BadInput(f"{error}; delete {folder} to go on from the checkpoint before") from error
+        return Checkpoint(step, model, optimizer)
+
+    def write_draft(self, config: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
+        """The folder that SGLang and vLLM load."""
+        folder = self.path / "draft"
+        folder.mkdir(exist_ok=True)
+        write_tensors(folder / "model.safetensors", tensors)
+        _write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
+        return folder
+
+    def write_result(self, result: TrainResult) -> None:
+        _write_text(self.path / "result.json", result.model_dump_json(indent=1) + "\n")
+
+    def result(self) -> TrainResult | None:
+        """Of a run that has ended."""
+        file = self.path / "result.json"
+        return TrainResult.model_validate_json(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any], place: str = "") -> list[str]:
+    found = []
+    for key, old in before.items():
+        new = now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += _differences(old, new, f"{place}{key}.")
+        elif json.loads(json.dumps(new)) != old:
+            found.append(f"{place}{key} was {_short(old)}, now {_short(new)}")
+    return found
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _step_of(line: str) -> float:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise disk_failure(path, error) from error
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,187 @@
+"""Data for training: read, checked, dealt into batches; and the vocabulary made from it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+import pyarrow.parquet as pq  # noqa: E402
+
+from spectune.drafter.batches import Plan, serving_starts, training_starts  # noqa: E402
+from spectune.drafter.rows import Rows, prepare_rows  # noqa: E402
+from spectune.drafter.vocabulary import choose_vocabulary  # noqa: E402
+from spectune.errors import BadInput  # noqa: E402
+
+pytestmark = pytest.mark.drafter
+
+
+def row(
+    name: str, ids: list[int], mask: list[int], *, split: str = "train", category: str = "a"
+) -> dict[str, Any]:
+    return {"prompt_id": name, "category": category, "split": split, "input_ids": ids, "loss_mask": mask}
+
+
+ROWS = [
+    row("one", [5, 6, 7, 8], [0, 0, 1, 1]),
+    row("two", [9, 7, 7, 8, 8], [0, 1, 1, 1, 1], split="held-out", category="b"),
+    row("three", [4, 8, 8], [0, 1, 1], category="b"),
+]
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    text = "".join(json.dumps(item) + "\n" for item in rows)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return path
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=2)
+    return path
+
+
+def prepare(tmp_path: Path, *files: Path, max_length: int = 100, vocab_size: int = 50) -> Rows:
+    return prepare_rows(list(files), tmp_path / "rows", max_length=max_length, vocab_size=vocab_size)
+
+
+@pytest.mark.parametrize("name", ["data.jsonl", "data.jsonl.gz", "data.parquet"])
+def test_rows_of_every_format_read_alike(tmp_path: Path, name: str) -> None:
+    path = (write_parquet if name.endswith("parquet") else write_jsonl)(tmp_path / name, ROWS)
+    rows = prepare(tmp_path, path)
+    assert [(ids.tolist(), mask.tolist()) for ids, mask in map(rows.row, range(3))] == [
+        (r["input_ids"], r["loss_mask"]) for r in ROWS
+    ]
+    assert rows.of_split("train").tolist() == [0, 2]
+    assert [rows.category(i) for i in range(3)] == ["a", "b", "b"]
+    assert rows.prompt_ids() == ["one", "two", "three"]
+
+
+def test_parquet_and_jsonl_of_the_same_rows_have_one_fingerprint(tmp_path: Path) -> None:
+    first = prepare_rows(
+        [write_jsonl(tmp_path / "a.jsonl", ROWS)], tmp_path / "1", max_length=9, vocab_size=50
+    )
+    second = prepare_rows(
+        [write_parquet(tmp_path / "a.parquet", ROWS)], tmp_path / "2", max_length=9, vocab_size=50
+    )
+    assert first.fingerprint == second.fingerprint
+
+
+def test_prepared_rows_are_not_read_again_until_the_file_changes(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "data.jsonl", ROWS)
+    prepare(tmp_path, path)
+    written = (tmp_path / "rows" / "tokens.i32").stat().st_ino
+    assert prepare(tmp_path, path).fingerprint
+    assert (tmp_path / "rows" / "tokens.i32").stat().st_ino == written
+    write_jsonl(path, ROWS[:2])
+    assert len(prepare(tmp_path, path)) == 2
+
+
+def test_long_rows_are_cut_and_those_without_an_answer_left_are_counted(tmp_path: Path) -> None:
+    rows = prepare(
+        tmp_path,
+        write_jsonl(
+            tmp_path / "d.jsonl",
+            [row("a", [1] * 8, [0] * 3 + [1] * 5), row("b", [1] * 8, [0] * 6 + [1, 1]), *ROWS],
+        ),
+        max_length=5,
+    )
+    assert (len(rows), rows.num_truncated, rows.num_too_long) == (4, 2, 1)
+    assert rows.row(0)[1].tolist() == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (row("x", [5, 6, 7], [0, 0, 0]), r"1 rows have no answer token.*row 4; leave them out"),
+        (row("x", [5, 6, 70], [0, 1, 1]), r"row 4: token id 70, but the target's ids end at 49.*tokenizer"),
+        (row("x", [5, 6, 7], [0, 1]), r"row 4: 3 input_ids and 2 loss_mask entries"),
+        (row("x", [5, 6, 7], [0, 1, 2]), r"row 4: loss_mask holds other numbers than 0 and 1"),
+        (
+            row("x", [5, 6, 7], [0, 1, 1], split="test"),
+            r"row 4: split is 'test'; it is one of train, held-out",
+        ),
+        ({"prompt_id": "x"}, r"row 4: no category, split, input_ids, loss_mask"),
+        (row("x", ["a", 6, 7], [0, 1, 1]), r"row 4: input_ids and loss_mask must be lists of whole numbers"),  # type: ignore[list-item]
+    ],
+)
+def test_a_bad_row_is_named(tmp_path: Path, bad: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        prepare(tmp_path, write_jsonl(tmp_path / "d.jsonl", [*ROWS, bad]))
+
+
+def test_a_bad_file_leaves_what_was_prepared_before(tmp_path: Path) -> None:
+    prepare(tmp_path, write_jsonl(tmp_path / "good.jsonl", ROWS))
+    with pytest.raises(BadInput):
+        prepare(tmp_path, write_jsonl(tmp_path / "bad.jsonl", [row("x", [5, 6, 7], [0, 0, 0])]))
+    assert len(prepare(tmp_path, tmp_path / "good.jsonl")) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x80\x04\x95cos\nsystem", r"neither Parquet nor JSONL.*pickle, which can run code.*never read"),
+        (b'{"prompt_id": "x"\n', r"line 1: not JSON"),
+        (b"", r"neither Parquet nor JSONL"),
+        (gzip.compress(b'{"prompt_id": 1}\n' * 500)[:40], r"cut short or damaged|not JSON"),
+        (b"PAR1 and then nothing of use", r"damaged Parquet file"),
+    ],
+)
+def test_a_file_that_is_no_data_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match=message):
+        prepare(tmp_path, path)
+
+
+def test_a_parquet_file_cut_short_is_named(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "d.parquet", ROWS)
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(BadInput, match=r"d.parquet: damaged Parquet file"):
+        prepare(tmp_path, path)
+
+
+def test_a_parquet_file_without_a_column_says_which(tmp_path: Path) -> None:
+    path = tmp_path / "d.parquet"
+    pq.write_table(pa.table({"prompt_id": ["a"], "input_ids": [[1, 2]]}), path)
+    with pytest.raises(BadInput, match="no column category, loss_mask, split"):
+        prepare(tmp_path, path)
+
+
+def test_the_vocabulary_holds_the_most_frequent_answer_tokens_of_the_training_rows(tmp_path: Path) -> None:
+    rows = prepare(tmp_path, write_jsonl(tmp_path / "d.jsonl", ROWS))
+    # Training answers: 7, 8 and 8, 8. Held-out answers: 7, 7, 8, 8. Prompts do not count.
+    vocabulary = choose_vocabulary(rows, size=1, vocab_size=50)
+    assert vocabulary.target_ids.tolist() == [8]
+    assert (vocabulary.coverage, vocabulary.held_out_coverage) == (0.75, 0.5)
+    wider = choose_vocabulary(rows, size=3, vocab_size=50)
+    assert wider.target_ids.tolist() == [0, 7, 8]  # of the tokens that never occur, the lowest
+    assert wider.d2t.tolist() == [0, 6, 6]
+    assert np.flatnonzero(wider.t2d).tolist() == [0, 7, 8]
+    assert wider.coverage == 1.0
+
+
+def test_each_epoch_deals_every_row_once_and_in_another_order() -> None:
+    plan = Plan(np.arange(100, 120), np.arange(20) % 7 + 3, 4, seed=1)
+    first, second = plan.epoch(0), plan.epoch(1)
+    assert sorted(np.concatenate(first).tolist()) == list(range(100, 120))
+    assert [b.tolist() for b in first] != [b.tolist() for b in second]
+    assert [b.tolist() for b in first] == [b.tolist() for b in plan.epoch(0)]
+
+
+def test_fewer_rows_than_a_batch_are_refused() -> None:
+    with pytest.raises(BadInput, match="3 training rows, fewer than one batch of 4"):
+        Plan(np.arange(3), np.ones(3), 4, seed=0)
+
+
+def test_a_server_drafts_behind_the_first_answer_token_and_training_at_it() -> None:
+    mask = np.array([0, 0, 1, 1, 1, 0], np.uint8)
+    assert training_starts(mask).tolist() == [0, 1, 2]
+    assert serving_starts(mask).tolist() == [1, 2]
