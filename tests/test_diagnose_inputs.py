@@ -199,13 +199,11 @@ def test_what_is_no_input_is_bad_input(given: str, tmp_path: Path, monkeypatch: 
     assert "give a log" in str(error.value) or "name the log files" in str(error.value)
 
 
-def test_a_file_without_a_known_line_says_that_nothing_was_checked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_without_a_known_line_is_bad_input_not_a_clean_bill(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("milk\nbread\n", encoding="utf-8")
-    assert command(str(path)) == 0
-    assert "everything (2 lines, none of a known engine)" in capsys.readouterr().out
+    with pytest.raises(BadInput, match="no line of it is of a server's log"):
+        command(str(path))
 
 
 def test_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,12 @@ def diagnose_command(args: argparse.Namespace) -> int:
             found += own
         else:
             logs.append(_read_input(given, args, skipped))
+    silent = [given for given, runs in zip(_logs_of(args.inputs), logs, strict=True) if not runs]
+    if silent:
+        raise BadInput(
+            f"{silent[0]}: no line of it is of a server's log that is known; check the path, or name the engine with "
+            "--engine"
+        )
     told = {(finding.code, finding.subject) for finding in found}
     found += (f for f in judge(studies, skipped, compared=False) if not _is_told(f, told))
     found += judge(logs, skipped)
@@ -54,6 +60,11 @@ def diagnose_command(args: argparse.Namespace) -> int:
     else:
         _print(result, facts)
     return 1 if any(finding.severity == "error" for finding in result.findings) else 0
+
+
+def _logs_of(inputs: Sequence[str]) -> list[str]:
+    """What is not a study directory."""
+    return [given for given in inputs if not StudyDir.exists(Path(given))]
 
 
 def _is_told(finding: Finding, told: set[tuple[str, str]]) -> bool:

@@ -112,9 +112,21 @@ def _run(
             checked = _check(args, study, directory.read_trials(), retry_failed=retry_failed)
             if _refused(args, checked):
                 return 1
+            _tell_foreign(directory, study)
             created_at = directory.read_study().created_at
             directory.extend(study.model_copy(update={"created_at": created_at}), source=text)
     return _execute(args, directory, retry_failed=retry_failed, checked=checked)
+
+
+def _tell_foreign(directory: StudyDir, study: Study) -> None:
+    """Two files of one name share a directory: arms that only the other one has are not passed off as asked for."""
+    asked = {arm.arm_id for arm in study.arms}
+    foreign = dict.fromkeys(t.arm.name for t in directory.read_trials() if t.arm_id not in asked)
+    if foreign:
+        sys.stderr.write(
+            f"note: {directory.path} holds trials of arms that this file does not have ({', '.join(foreign)}); they "
+            "stay in the report. If it belongs to another study, give this one its own directory with --dir\n"
+        )
 
 
 def _check(

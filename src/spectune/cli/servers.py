@@ -105,7 +105,9 @@ def ps(args: argparse.Namespace) -> int:
 
 
 def down(args: argparse.Namespace) -> int:
-    if bool(args.servers) == args.all:
+    if args.servers and args.all:
+        raise BadInput("--all stops every server that `ps` lists: leave the names out, or leave --all out")
+    if not args.servers and not args.all:
         raise BadInput("name the servers to stop (see `spectune ps`), or give --all")
     host = host_called(args.host, home=data_home())
     stopped = run_interruptible(
@@ -193,6 +195,11 @@ async def _wait(host: Host, server_id: str, timeout_s: float | None) -> ServerSt
         adapter = adapter_for(str(status.about.get("engine")))
         if status.state != "running":
             raise died_before(status, adapter)
+        if status.owner != _OWNER:
+            raise BadInput(
+                f"{server_id} belongs to the study {status.owner}: the study waits for it, and a request of ours would "
+                "disturb its measurement"
+            )
         plan = LaunchPlan(
             command=Command(argv=()),
             adapter=adapter,
@@ -222,7 +229,7 @@ async def _down(
 ) -> list[tuple[str, StopProof | None]]:
     async with host:
         known = await host.servers()
-        chosen = known if every else [_named(known, name) for name in names]
+        chosen = known if every else [_named(known, name) for name in dict.fromkeys(names)]
         done: list[tuple[str, StopProof | None]] = []
         for status in chosen:
             proof = await to_the_end(end_server(host, status))

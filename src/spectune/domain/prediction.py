@@ -177,6 +177,11 @@ def judge_hypothesis(
     predicted = hypothesis.predicted_tok_per_s
     if predicted is not None:
         verdict = _inside(predicted, observed)
+        if speedup_over_reference is not None and verdict == "confirmed":
+            # A number that came true does not make a direction true that was expected with it.
+            direction = _direction(hypothesis.expectation, speedup_over_reference)
+            against = _against(hypothesis.expectation, speedup_over_reference.value)
+            verdict = "refuted" if direction == "refuted" else "undecided" if against else verdict
     elif speedup_over_reference is None:
         verdict = "undecided"
     else:
@@ -185,6 +190,11 @@ def judge_hypothesis(
     if speedup_over_reference is not None:
         text += f", {speedup_over_reference.value:.2f}x {hypothesis.compared_with_name or 'the reference'}"
     return hypothesis.model_copy(update={"verdict": verdict, "observed": text})
+
+
+def _against(expectation: Expectation, speedup: float) -> bool:
+    """Whether the observed side is the other one, however uncertain."""
+    return (expectation == "faster" and speedup < 1) or (expectation == "slower" and speedup > 1)
 
 
 def _inside(predicted: Interval, observed: Interval) -> Judgement:

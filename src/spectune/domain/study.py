@@ -18,6 +18,8 @@ class PlannedTrial(Record):
 
     arm_id: str
     repetition: int
+    reason: str | None = None
+    """Why a search asked for it."""
 
 
 class Budget(Record):

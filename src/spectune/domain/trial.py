@@ -97,6 +97,8 @@ class Trial(Record):
     stop: StopProof | None = None
     reattached: bool = False
     """The server had been started by an earlier run of this study; its start-up phases were not seen."""
+    relaunches: tuple[str, ...] = ()
+    """Why earlier launches of this trial were given up, for reasons that are not the arm's."""
     failure: Failure | None = None
     pruned: str | None = None
     """Why it was stopped early, with the bound that decided it; status ``pruned``."""

@@ -44,7 +44,13 @@ class LocalShell:
             os.close(descriptor)
 
     async def reconnect(self) -> None:
-        return
+        try:
+            Path(self.servers).mkdir(mode=0o700, parents=True, exist_ok=True)  # noqa: ASYNC240
+        except OSError as error:
+            raise EnvironmentFailed(
+                f"{self.servers}: cannot keep records of servers there: {error.strerror}; set SPECTUNE_HOME to a "
+                "folder that can be written"
+            ) from error
 
     async def reach(self, port: int) -> int:
         return port

@@ -253,7 +253,10 @@ class SshShell:
 
 def ssh_words() -> list[str]:
     """The client: ``ssh``, or the words of ``SPECTUNE_SSH_COMMAND`` (as ``GIT_SSH_COMMAND`` for git)."""
-    words = shlex.split(os.environ.get(COMMAND_VARIABLE, "ssh"))
+    try:
+        words = shlex.split(os.environ.get(COMMAND_VARIABLE, "ssh"))
+    except ValueError as error:
+        raise BadInput(f"{COMMAND_VARIABLE}: {error}; quote it as for a shell, e.g. `ssh -F FILE`") from error
     if not words:
         raise BadInput(f"{COMMAND_VARIABLE} is empty; leave it out, or give a command such as `ssh -F FILE`")
     return words

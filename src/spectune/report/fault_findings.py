@@ -61,6 +61,18 @@ def failed_requests(trials: Sequence[Trial]) -> Iterable[Finding]:
         )
 
 
+def launched_again(trials: Sequence[Trial]) -> Iterable[Finding]:
+    for trial in trials:
+        if trial.relaunches:
+            evidence = [(trial.trial_id, reason) for reason in trial.relaunches]
+            yield kinds.LAUNCHED_AGAIN.found(trial.arm.name, trial.relaunches[-1], evidence=evidence)
+
+
+def search_end(study: Study) -> Iterable[Finding]:
+    if study.search_end is not None:
+        yield kinds.SEARCH_ENDED.found("study", study.search_end)
+
+
 def stopped_early(trials: Sequence[Trial]) -> Iterable[Finding]:
     for trial in trials:
         if trial.pruned is not None:

@@ -119,6 +119,23 @@ REQUESTS_FAILED = FindingKind(
     remedy="read the server's log around these requests; raise request_timeout_s if they were slow",
     holds_for=_EVERY,
 )
+LAUNCHED_AGAIN = FindingKind(
+    code="launched-again",
+    severity="note",
+    title="An arm was launched again for a reason that is not its own",
+    explanation="The lease ran out while spectune was suspended, the connection to the host was lost, the supervisor "
+    "was killed, or another program took the port: what was measured until then was thrown away.",
+    effect="none on the figures; the time is booked as spectune's own",
+    holds_for=_EVERY,
+)
+SEARCH_ENDED = FindingKind(
+    code="search-ended",
+    severity="note",
+    title="Why the search stopped",
+    explanation="A search launches no arm that is not likely to beat the best one by the margin. Arms that were not "
+    "launched are predicted, not measured.",
+    holds_for=_EVERY,
+)
 STOPPED_EARLY = FindingKind(
     code="arm-stopped-early",
     severity="note",
@@ -187,6 +204,8 @@ KINDS: tuple[FindingKind, ...] = (
     LAUNCH_NOISE,
     ARM_FAILED,
     REQUESTS_FAILED,
+    LAUNCHED_AGAIN,
+    SEARCH_ENDED,
     STOPPED_EARLY,
     SOAK_HELD,
     SOAK_FAILED,

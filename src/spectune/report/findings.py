@@ -12,8 +12,10 @@ from spectune.report.arms import comparable_trials
 from spectune.report.fault_findings import (
     failed_arms,
     failed_requests,
+    launched_again,
     models_that_differ,
     other_workloads,
+    search_end,
     settings_that_differ,
     soaks,
     stopped_early,
@@ -53,6 +55,8 @@ def all_findings(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummar
     found += models_that_differ(trials)
     found += soaks(trials)
     found += stopped_early(trials)
+    found += launched_again(trials)
+    found += search_end(study)
     found += cached_prompts(arms)
     found += foreign_traffic(arms)
     found += client_limits(trials)

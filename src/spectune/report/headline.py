@@ -38,7 +38,7 @@ def headline(study: Study, arms: Sequence[ArmSummary], *, num_remaining: int, si
     else:
         best = best_arm(arms)
         assert best is not None
-        sentences += _nothing_faster(study, compared) if best.is_baseline else _fastest(best, study)
+        sentences += _nothing_faster(study, compared) if best.is_baseline else _fastest(best, study, compared)
         sentences += _other_loads(arms)
     if baseline.loads and num_remaining:
         sentences.append(f"Preliminary: {num_remaining} of {len(study.plan)} launches still to come.")
@@ -86,13 +86,33 @@ def _basis(load: LoadSummary, study: Study) -> str:
     return f"({where}{percent(study.level)}, {prompts}, {launches})"
 
 
-def _fastest(best: ArmSummary, study: Study) -> list[str]:
+def _fastest(best: ArmSummary, study: Study, arms: Sequence[ArmSummary]) -> list[str]:
     load = best.first
     assert load is not None
     text = f"{_name(best)} is fastest: {times(load.speedup)} of plain decoding {_basis(load, study)}"
     if load.acceptance_length is not None:
         text += f", acceptance length {load.acceptance_length.value:.2f}"
-    return [f"{text}.", *_output_caveat(load)]
+    return [f"{text}.", *_ties(best, arms), *_output_caveat(load)]
+
+
+def _ties(best: ArmSummary, arms: Sequence[ArmSummary]) -> list[str]:
+    """Arms whose speedup lies inside the best one's interval: not told apart from it."""
+    interval = best.first.speedup if best.first is not None else None
+    if interval is None or interval.low is None:
+        return []
+    near = [
+        arm
+        for arm in arms
+        if arm is not best
+        and arm.first is not None
+        and arm.first.speedup is not None
+        and not arm.is_baseline
+        and arm.first.speedup.value >= interval.low
+    ]
+    if not near:
+        return []
+    names = listing(_name(arm) for arm in near)
+    return [f"Not told apart from it: {names}."]
 
 
 def _output_caveat(load: LoadSummary) -> list[str]:

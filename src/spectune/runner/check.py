@@ -26,7 +26,7 @@ from spectune.preflight.flags_rules import judge_flags, rules_for
 from spectune.preflight.rules import Judgement, judge
 from spectune.preflight.situation import EngineVersion
 from spectune.report.words import listing
-from spectune.runner.check_sources import NOT_A_MODEL, Sources, known_path
+from spectune.runner.check_sources import NOT_A_MODEL, Sources, known_path, missing
 from spectune.runner.plan import sample_launch
 from spectune.server.admission import visible_gpus
 
@@ -169,6 +169,10 @@ def _check_arm(
     )
     command = adapter.command(launch)
     argv, env = redact_argv(command.argv), redact_env(command.env)
+    absent = Judgement()
+    if local:
+        models = {"target": path(arm.target), "drafter": path(arm.knobs.drafter)}
+        absent = missing(argv, models, subject=arm.name, model_format=adapter.model_format)
     try:
         read = read_command(argv, env=env)
         version = sources.version(read, given=given, from_paste=False)
@@ -176,7 +180,7 @@ def _check_arm(
             read = read_command(argv, env=env, engine_version=version.text)
     except BadInput as error:
         unread = Judgement(not_checked=(f"its command: {str(error).splitlines()[0]}",))
-        return _Launch(arm.name, arm.arm_id, argv, None, unread)
+        return _Launch(arm.name, arm.arm_id, argv, None, absent + unread)
     judgement = _judged(
         read,
         arm.name,
@@ -188,7 +192,7 @@ def _check_arm(
         max_prompt_tokens=least_tokens_of_longest_prompt(study.workload),
         max_tokens=_max_tokens(study.workload),
     )
-    return _Launch(arm.name, arm.arm_id, argv, version, judgement)
+    return _Launch(arm.name, arm.arm_id, argv, version, absent + judgement)
 
 
 def _judged(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from spectune.errors import BadInput
 from spectune.hosts.facts import Gpu, read_host_facts
 from spectune.hosts.supervisor import host_facts
 from spectune.preflight.command import ReadCommand
+from spectune.preflight.rules import Judgement
 from spectune.preflight.situation import EngineVersion
 from spectune.preflight.versions import Run, resolve_version, run_bounded
 
@@ -34,7 +36,45 @@ NOT_A_MODEL = FindingKind(
     holds_for="every engine",
     sources=("measured",),
 )
-KINDS = (NOT_A_MODEL,)
+PROGRAM_MISSING = FindingKind(
+    code="program-missing",
+    severity="error",
+    title="The engine's program is not there",
+    explanation="The interpreter, executable or command of the study is no file on this machine and not on its PATH.",
+    effect="nothing can be launched",
+    remedy="engine.python, engine.executable or engine.command: give the path of the engine's own environment",
+    holds_for="studies on this machine",
+)
+MODEL_MISSING = FindingKind(
+    code="model-missing",
+    severity="error",
+    title="A model file is not there",
+    explanation="llama.cpp loads files only, and a path that begins with a slash, a dot or a tilde is no name of a "
+    "hub: there is no such file or folder on this machine.",
+    effect="the server exits while it loads",
+    remedy="check the path; relative ones are seen from the study file",
+    holds_for="studies on this machine",
+)
+KINDS = (NOT_A_MODEL, PROGRAM_MISSING, MODEL_MISSING)
+
+
+def missing(
+    argv: Sequence[str], models: Mapping[str, str | None], *, subject: str, model_format: ModelFormat
+) -> Judgement:
+    """What a launch on this machine names and does not have: its program, its model files (by role)."""
+    found = []
+    if argv and shutil.which(argv[0]) is None:
+        found.append(
+            PROGRAM_MISSING.found(subject, f"{argv[0]}: no such program", evidence=[("command", argv[0])])
+        )
+    for role, path in models.items():
+        if path is None or path == TARGET or Path(path).expanduser().exists():
+            continue
+        if model_format == "gguf" or path.startswith(("/", ".", "~")):
+            found.append(
+                MODEL_MISSING.found(subject, f"{role} {path}: no such file", evidence=[(role, path)])
+            )
+    return Judgement(findings=tuple(found))
 
 
 @dataclass

@@ -133,8 +133,8 @@ def plan_trials(arm_ids: Sequence[str], *, repetitions: int, baseline_every: int
 
 
 def name_from(path: Path) -> str:
-    """A study's name from its file's: letters, digits, dots, dashes; never a path of its own."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip(".-_")[:80] or "study"
+    """A study's name from its file's: letters of any script, digits, dots, dashes; never a path of its own."""
+    return re.sub(r"[^\w.-]+", "-", path.stem).strip(".-_")[:80] or "study"
 
 
 def setup_of(engine: EngineSettings) -> EngineSetup:

@@ -149,11 +149,17 @@ def _ask_search(
         study = study.model_copy(update={"search_end": answer.reason})
         directory.replace_study(study)
         return study, []
-    made = [PlannedTrial(arm_id=t.arm_id, repetition=t.repetition) for t in trials if t.soak is None]
-    plan = tuple(dict.fromkeys((*study.plan, *made, answer.planned)))
+    known = {(p.arm_id, p.repetition) for p in study.plan}
+    made = [
+        PlannedTrial(arm_id=t.arm_id, repetition=t.repetition)
+        for t in trials
+        if t.soak is None and (t.arm_id, t.repetition) not in known
+    ]
+    asked = answer.planned.model_copy(update={"reason": answer.reason})
+    plan = (*study.plan, *made, asked)
     study = study.model_copy(update={"plan": plan})
     directory.replace_study(study)
-    return study, [answer.planned]
+    return study, [asked]
 
 
 def is_finished(study: Study, trials: Sequence[Trial], *, retry_failed: bool = False) -> bool:
@@ -252,6 +258,8 @@ async def _next_trial(
         observed=observations(study, trials),
         expectation=study.expectations.get(arm.arm_id),
     )
+    if planned.reason is not None:
+        hypothesis = hypothesis.model_copy(update={"why": f"{planned.reason}. {hypothesis.why}"})
     number, folder = directory.new_trial(arm.arm_id)
     total = len(study.plan)
     watcher.on_trial_start(

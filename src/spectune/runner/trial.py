@@ -128,10 +128,12 @@ async def run_trial(
     started_at = _now()
     work: _Work = partial(_measure, is_worse=is_worse) if soak_s is None else _soak
     attempt = await _attempt(arm, study, hypothesis, directory, models, watcher, place, work)
+    relaunches: list[str] = []
     for _ in range(_MAX_ATTEMPTS - 1):
         if attempt.error is None or not _is_not_the_arms_fault(attempt.error):
             break
-        watcher.on_message(f"{str(attempt.error).splitlines()[0]}: launching {arm.name} again")
+        relaunches.append(str(attempt.error).splitlines()[0])
+        watcher.on_message(f"{relaunches[-1]}: launching {arm.name} again")
         directory.replace_requests([])
         attempt = await _attempt(arm, study, hypothesis, directory, models, watcher, place, work)
     if isinstance(attempt.error, LeaseExpired | HostUnreachable | LaunchRefused):
@@ -159,6 +161,7 @@ async def run_trial(
         stop=attempt.launched.stop,
         reattached=attempt.launched.reattached,
         failure=failure,
+        relaunches=tuple(relaunches),
         pruned=attempt.pruned if failure is None else None,
         loads=tuple(loads),
         soak=attempt.soak,

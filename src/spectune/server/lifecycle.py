@@ -129,7 +129,7 @@ async def serve(
         if reattach_to is None
         else plan.host.attach(reattach_to, log_path=plan.log_path)
     )
-    server = await to_the_end(starting, then=lambda late: late.stop(grace_s=plan.limits.stop_grace_s))
+    server = await to_the_end(starting, then=lambda late: stop_proven(late, plan, before))
     launched.reattached = reattach_to is not None
     before = before if reattach_to is None else gpus_before(server)
     try:
