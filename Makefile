@@ -28,7 +28,7 @@ demo: install
 
 test: install
 	@echo "== tests (the embedded model is fetched once, 93 MB)"
-	$(BIN)/python -m pytest -m "not engine"
+	$(BIN)/python -m pytest -m "not engine" -n 2 --dist loadfile
 
 check: install
 	$(BIN)/ruff check .
