@@ -132,7 +132,7 @@ def measure(path: Path) -> dict[str, float]:
     output, _ = process.communicate()
     elapsed = time.perf_counter() - started
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    facts = json.loads(output)["facts"]["runs"]
+    facts = json.loads(output)["facts"]["runs"] if output else []  # no line of a known engine: bad input
     return {
         "elapsed_s": round(elapsed, 2),
         "cpu_s": round(usage.ru_utime + usage.ru_stime, 2),
