@@ -64,7 +64,7 @@ def test_a_server_is_found_behind_whatever_stands_before_it(text: str, engine: s
     ("text", "engine", "target", "hint"),
     [
         (
-            "docker run --runtime nvidia --gpus all -v ~/.cache:/root/.cache -p 8000:8000 --ipc=host "
+            "docker run --runtime nvidia --gpus all -v ~/.cache:/cache -p 8000:8000 --ipc=host "
             "vllm/vllm-openai:v0.11.0 --model a/b",
             "vllm",
             "a/b",
@@ -314,7 +314,7 @@ def test_c08_a_container_without_a_volume_compiles_again_at_every_start() -> Non
     run = "podman run --gpus all {} lmsysorg/sglang sglang serve --model-path Qwen/Qwen3.6-27B-FP8"
     (found,) = judge_form(read_command(run.format(""))).findings
     assert (found.code, found.severity) == ("container-without-volume", "note")
-    assert judge_form(read_command(run.format("-v ~/.cache:/root/.cache"))).findings == ()
+    assert judge_form(read_command(run.format("-v ~/.cache:/cache"))).findings == ()
 
 
 # --- configuration files ---

@@ -50,7 +50,7 @@ SGLANG = [
     "--speculative-num-draft-tokens 16 --speculative-dflash-block-size 16",
     "sglang serve --model-path m --speculative-algorithm DSPARK --speculative-draft-model-path d "
     "--speculative-dspark-block-size 7 --speculative-num-draft-tokens 8",
-    "docker run --gpus all --shm-size 32g -p 30000:30000 -v ~/.cache/huggingface:/root/.cache/huggingface "
+    "docker run --gpus all --shm-size 32g -p 30000:30000 -v ~/.cache/huggingface:/cache "
     "--env HF_TOKEN=x --ipc=host lmsysorg/sglang:latest python3 -m sglang.launch_server --model-path m "
     "--host 0.0.0.0 --port 30000 --tp 8",
 ]
@@ -85,7 +85,7 @@ VLLM = [
     "vllm serve m --speculative-config.method eagle3 --speculative-config.model d "
     "--speculative-config.num_speculative_tokens 3",
     "vllm serve m --spec-method eagle3 --spec-model d --spec-tokens 3 --per-request-spec-decode-metrics summary",
-    "docker run --runtime nvidia --gpus all -v ~/.cache/huggingface:/root/.cache/huggingface "
+    "docker run --runtime nvidia --gpus all -v ~/.cache/huggingface:/cache "
     '--env "HUGGING_FACE_HUB_TOKEN=x" -p 8000:8000 --ipc=host vllm/vllm-openai:latest --model m -tp 2',
 ]
 

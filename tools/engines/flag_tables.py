@@ -164,8 +164,8 @@ FLOATS = {
 
 
 ENGINES = {
-    "sglang": (of_sglang, "https://pypi.org/project/sglang/", True),
-    "vllm": (of_vllm, "https://pypi.org/project/vllm/", True),
+    "sglang": (of_sglang, "the release of sglang named here", True),
+    "vllm": (of_vllm, "the release of vllm named here", True),
     "llamacpp": (of_llamacpp, LLAMACPP_README, False),
 }
 
@@ -181,7 +181,7 @@ def main() -> int:
     table = {
         "engine": sys.argv[1],
         "version": version,
-        "source": source if "README" in source else f"the engine's own argument parser, {source}",
+        "source": source if "README" in source else f"the argument parser of {source}",
         "complete": complete,
         **facts,
         "flags": sorted((f for f in flags if f["name"] not in ("help", "h")), key=lambda f: str(f["name"])),

@@ -174,7 +174,10 @@ def _from_explain(path: Path, arm: str | None) -> SpeedFacts:
         raise BadInput(f"{path}: {problem}; give the output of `spectune explain --json`")
     lowest = min(as_int(row.get("concurrency")) or 1 for row in usable)
     here = [row for row in usable if (as_int(row.get("concurrency")) or 1) == lowest]
-    best = max(here, key=lambda row: _float(row.get("e2e_tok_per_s")) or 0.0)
+    speeds = [(speed, row) for row in here if (speed := _float(row.get("e2e_tok_per_s"))) is not None]
+    if not speeds:
+        raise BadInput(f"{path}: no arm with a speed; give the output of `spectune explain --json`")
+    best = max(speeds, key=lambda pair: pair[0])[1]
     baseline = _float(as_dict(body.get("baseline_tok_per_s")).get(str(lowest)))
     step = _float(best.get("step_cost_s"))
     if baseline is None or step is None:

@@ -173,12 +173,12 @@ def compare(first: RunFacts, second: RunFacts, skipped: NotChecked) -> Iterator[
             subject, "only one decodes with graphs", evidence=pair(words[bool(on[0])], words[bool(on[1])])
         )
     hits = first.cache.hit_frac, second.cache.hit_frac
-    if _both(*hits, "share of cached prompt tokens", subject, skipped):
-        a, b = hits[0] or 0.0, hits[1] or 0.0
-        if abs(a - b) > SHARE_TOLERANCE:
-            yield CACHE.found(
-                subject, f"{a:.0%} and {b:.0%} of prompt tokens", evidence=pair(f"{a:.0%}", f"{b:.0%}")
-            )
+    a, b = hits
+    known = _both(*hits, "share of cached prompt tokens", subject, skipped)
+    if known and a is not None and b is not None and abs(a - b) > SHARE_TOLERANCE:
+        yield CACHE.found(
+            subject, f"{a:.0%} and {b:.0%} of prompt tokens", evidence=pair(f"{a:.0%}", f"{b:.0%}")
+        )
     running = first.speed.max_running, second.speed.max_running
     if _both(*running, "concurrency", subject, skipped):
         low, high = sorted((running[0] or 0, running[1] or 0))

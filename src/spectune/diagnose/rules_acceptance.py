@@ -316,7 +316,8 @@ def weak_draft(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
         return
     first = acceptance.per_position[0] if acceptance.per_position else None
     at_most = None if acceptance.length is None else acceptance.length - 1
-    if first is None and (at_most is None or at_most > FEATURE_FAULT_FIRST):
+    low = first if first is not None else at_most
+    if low is None or (first is None and (at_most is None or at_most > FEATURE_FAULT_FIRST)):
         if at_most is None or at_most < HEALTHY_FIRST:
             skipped.add(f"{run.subject}: acceptance of the first position (the log does not give it)")
         return
@@ -324,7 +325,6 @@ def weak_draft(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
     evidence = [(acceptance.source, _kept_text(acceptance))]
     if first is not None and acceptance.per_position is not None:
         evidence.append(("per position", ", ".join(f"{rate:.3f}" for rate in acceptance.per_position[:16])))
-    low = first if first is not None else at_most or 0.0
     if low <= FEATURE_FAULT_FIRST:
         yield FEATURE_FAULT.found(
             run.subject, f"the first drafted token is kept in {share} of steps", evidence=evidence

@@ -50,11 +50,17 @@ def _pooled(
         if record.acceptance is not None and (name := key(record)) is not None:
             parts.setdefault(name, []).append(record.acceptance)
     pooled = {name: pool_counts(counts) for name, counts in parts.items()}
-    return {name: c for name, c in pooled.items() if c is not None and (c.num_drafts or 0) >= MIN_STEPS}
+    return {
+        name: c
+        for name, c in pooled.items()
+        if c is not None and c.acceptance_length is not None and (c.num_drafts or 0) >= MIN_STEPS
+    }
 
 
 def _kept(counts: AcceptanceCounts) -> float:
-    return (counts.acceptance_length or 1.0) - 1
+    length = counts.acceptance_length
+    assert length is not None  # only such are pooled
+    return length - 1
 
 
 def _by_category(subject: str, records: Sequence[RequestRecord]) -> Iterator[Finding]:

@@ -184,11 +184,14 @@ def _rates(text: str) -> tuple[float, ...] | None:
     return rates if rates and all(0 <= rate <= 1 for rate in rates) else None
 
 
-def _engine(text: str, match: re.Match[str]) -> EngineWindow:
+def _engine(text: str, match: re.Match[str]) -> EngineWindow | None:
+    generated = number(match[2])
+    if generated is None:
+        return None
     running, waiting, hits = _RUNNING.search(text), _WAITING.search(text), _HITS.search(text)
     rate = number(hits[1]) if hits else None
     return EngineWindow(
-        generation_tok_per_s=number(match[2]) or 0.0,
+        generation_tok_per_s=generated,
         prompt_tok_per_s=number(match[1]),
         running=whole(running[1]) if running else None,
         waiting=whole(waiting[1]) if waiting else None,

@@ -147,7 +147,7 @@ NO_VOLUME = FindingKind(
         "Kernels compiled at start (DeepGEMM, torch.compile, FlashInfer) and downloaded weights live in the "
         "container's own file system and go with it: the next start takes 10 to 25 minutes again."
     ),
-    remedy="mount a cache folder: -v ~/.cache:/root/.cache",
+    remedy="mount a cache folder: -v ~/.cache/huggingface:/cache -e HF_HOME=/cache",
     holds_for="SGLang and vLLM in a container",
     sources=("https://github.com/sgl-project/sglang/issues/29170",),
 )
