@@ -17,7 +17,7 @@ from spectune.domain.planning import (
 )
 from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
 from spectune.domain.statistics_drift import detect_drift
-from spectune.domain.statistics_multiple import holm, p_value, simultaneous
+from spectune.domain.statistics_multiple import simultaneous
 from spectune.domain.statistics_sequential import EarlyStopping, PooledNoise, pool_noise
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
@@ -129,23 +129,6 @@ def test_a_known_noise_floor_serves_where_nothing_was_launched_twice() -> None:
     assert blind.verdict == "FASTER"
     assert warned.verdict == "CANNOT_TELL"
     assert warned.speedup.value == blind.speedup.value
-
-
-def test_holm_by_hand() -> None:
-    # Sorted 0.01, 0.02, 0.04: times 3, 2, 1, never falling.
-    assert holm({"a": 0.02, "b": 0.04, "c": 0.01}) == pytest.approx({"a": 0.04, "b": 0.04, "c": 0.03})
-
-
-def test_p_values_of_equal_arms_are_uniform() -> None:
-    rng = random.Random(7)
-    values = []
-    for _ in range(400):
-        found = draw_study(rng, DEMO_MACHINE, speedups=[1.0], launches=3, prompts=12)
-        p = p_value(found["arm0"])
-        assert p is not None
-        values.append(p)
-    assert sum(p < 0.05 for p in values) / 400 <= 0.08
-    assert 0.40 <= sum(p < 0.5 for p in values) / 400 <= 0.60
 
 
 def test_simultaneous_intervals_are_wider_and_keep_their_middle() -> None:

@@ -8,16 +8,17 @@ import pytest
 from report_realistic import realistic
 from rich.console import Console
 
-from spectune.cli.explain import explain_command, explain_study, measured_rows
+from spectune.cli.explain import explain_command
 from spectune.domain.arm import Arm, Knobs, baseline_arm
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_observation import Observation
 from spectune.errors import BadInput, StudyFileError
 from spectune.explain.explanation import explain
-from spectune.explain.measured import MeasuredRow
+from spectune.explain.measured import MeasuredRow, Prediction
 from spectune.explain.records import ExplainedRow, Explanation
 from spectune.explain.table import read_table
 from spectune.explain.terminal import explanation_view
+from spectune.report.explained import measured_rows
 from spectune.report.summary import summarize
 
 HEADER = "arm,num_steps,topk,num_draft_tokens,cuda_graphs,e2e_tok_per_s,acceptance_length\n"
@@ -331,7 +332,8 @@ class TestStudy:
     def test_a_realistic_study_is_explained(self) -> None:
         study, trials = realistic()
         summary = summarize(study, trials)
-        found = explain_study(summary, place="studies/x")
+        found = summary.explanation
+        assert found is not None
         by_name = {r.arm: r for r in found.rows}
         for arm in summary.arms:
             if arm.break_even_acceptance_length is not None:
@@ -343,10 +345,19 @@ class TestStudy:
 
     def test_predictions_are_shown_against_what_came(self) -> None:
         study, trials = realistic()
-        rows = measured_rows(summarize(study, trials))
-        predicted = Interval(value=70.0, low=60.0, high=80.0, level=0.8, n=3, unit="tok/s")
-        found = explain(rows, predictions=[("k3", predicted, 75.0), ("k4", predicted, 100.0)])
-        assert [p.inside for p in found.predictions] == [True, False]
+        rows = measured_rows(summarize(study, trials).arms)
+        speed = Interval(value=70.0, low=60.0, high=80.0, level=0.8, n=3, unit="tok/s")
+        ratio = Interval(value=0.7, low=0.6, high=0.8, level=0.8, n=3, unit="x baseline")
+        found = explain(
+            rows,
+            predictions=[
+                Prediction("k3", speed, None, 75.0, 0.8),
+                Prediction("k4", speed, ratio, 75.0, 1.0),  # the machine drifted: the speedup counts
+                Prediction("k5", speed, ratio, None, None),
+                Prediction("ngram", None, None, 120.0, 1.2),
+            ],
+        )
+        assert [p.inside for p in found.predictions] == [True, False, None, None]
         assert found.predictions[1].error_frac == pytest.approx(-0.3)
         assert found.model_error is not None
         assert found.model_error.n == 2
@@ -354,5 +365,4 @@ class TestStudy:
     def test_a_study_without_a_baseline_is_refused(self) -> None:
         study, trials = realistic()
         others = [t for t in trials if t.arm_id != study.baseline.arm_id]
-        with pytest.raises(BadInput, match="no complete trial of the baseline"):
-            explain_study(summarize(study, others), place="studies/x")
+        assert summarize(study, others).explanation is None

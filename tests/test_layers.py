@@ -11,10 +11,10 @@ SOURCE = Path(__file__).parent.parent / "src" / "spectune"
 LEVELS = [
     {"errors", "__init__"},
     {"domain"},
-    {"engines", "search"},
+    {"engines", "explain", "search"},
     {"checkpoints", "embedded", "hosts", "transport"},
     {"bench", "preflight", "server", "store", "study_file"},
-    {"diagnose", "drafter", "explain", "report"},
+    {"diagnose", "drafter", "report"},
     {"runner"},
     {"cli", "demo"},
     {"__main__"},

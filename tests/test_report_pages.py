@@ -113,7 +113,7 @@ class TestEveryForm:
 
     def test_all_give_the_answer(self, summary):
         for form, text in every_form(summary).items():
-            assert "is fastest: 1.20x [1.10, 1.31] of plain decoding" in " ".join(text.split()), form
+            assert "is fastest: 1.20x [1.03, 1.39] of plain decoding" in " ".join(text.split()), form
 
     def test_only_failures_are_drawn(self):
         of = study(speculative("a"))
@@ -165,7 +165,7 @@ class TestTerminal:
 
     def test_keeps_whole_intervals_and_verdicts(self, summary):
         out = in_terminal(study_tables(summary))
-        assert re.search(r"eagle3-k3 +67\.4 +0\.84x \[0\.77, 0\.92\] +▼ slower +1\.87 +15/18", out)
+        assert re.search(r"eagle3-k3 +67\.4 +0\.84x \[0\.71, 0\.98\] +▼ slower +1\.87 +15/18", out)
 
     def test_arms_are_sorted_by_speedup_with_the_baseline_among_them(self, summary):
         out = in_terminal(study_tables(summary))

@@ -70,7 +70,7 @@ class ProgressView:
         table = Table.grid(padding=(0, 1))
         table.add_column(style="bold")
         table.add_column(overflow="fold")
-        table.add_row("trial", Text(f"{start.position}/{start.total}  {start.arm.name}"))
+        table.add_row("trial", Text(f"{start.place}  {start.arm.name}"))
         done, total = self._requests
         counted = f"  {done}/{total} requests" if self._phase == "measure" and total else ""
         if self._share is not None:
@@ -101,7 +101,8 @@ class ProgressView:
         self._began = self._clock()
         self._line(f"study {study.name}: {study.question}")
         others = f", {done} of them done before" if done else ""
-        self._line(f"{len(study.arms)} arms, {total} launches{others}; {len(study.workload.prompts)} prompts")
+        launches = f"{total} launches" if study.search is None else f"searched by {study.search}"
+        self._line(f"{len(study.arms)} arms, {launches}{others}; {len(study.workload.prompts)} prompts")
         if study.skipped_arms:
             self._line(f"skipped (other engines only): {', '.join(study.skipped_arms)}")
 
@@ -109,7 +110,7 @@ class ProgressView:
         self._start, self._requests, self._phase = start, (0, 0), ""
         self._phase_since = self._clock()
         eta = "" if start.eta_s is None else f", about {duration(start.eta_s)} to go"
-        self._line(f"[{start.position}/{start.total}] {start.arm.name}, launch {start.repetition + 1}{eta}")
+        self._line(f"[{start.place}] {start.arm.name}, launch {start.repetition + 1}{eta}")
         if self._live is None:
             self._line(f"    hypothesis: {hypothesis_text(start)}")
 

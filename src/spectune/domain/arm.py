@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -15,6 +15,10 @@ FlagValue = bool | int | float | str | None
 
 FACTORS = ("method", "drafter", "num_steps", "topk", "num_draft_tokens", "cuda_graphs")
 """Neutral knobs; any engine flag is a factor too, as ``flags.<name>``."""
+
+
+_IMPOSING = ("spec-synth-", "synthetic-acceptance", "simulate-acc-")
+"""In names of llama.cpp's and vLLM's flags and of SGLang's variables."""
 
 
 class Knobs(Record):
@@ -54,11 +58,18 @@ class Arm(Record):
     never compared as a result.
     """
 
+    synthetic_acceptance_rates: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = None
+    """As above by position: ``[i]`` is the share of steps in which position i is kept (marginal), never rising.
+
+    A shorter draft uses the first of them, as a drafter of fixed worth would.
+    """
+
     @property
     def arm_id(self) -> str:
         payload = self.model_dump(mode="json", exclude={"name"})
-        if self.synthetic_acceptance_length is None:
-            del payload["synthetic_acceptance_length"]
+        for name in ("synthetic_acceptance_length", "synthetic_acceptance_rates"):
+            if payload[name] is None:
+                del payload[name]
         encoded = json.dumps(payload, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(encoded.encode()).hexdigest()[:8]
 
@@ -68,7 +79,11 @@ class Arm(Record):
 
     @property
     def is_synthetic(self) -> bool:
-        return self.synthetic_acceptance_length is not None
+        """Whether acceptance is imposed: by the fields above, or by a flag or variable of the engine's own."""
+        if self.synthetic_acceptance_length is not None or self.synthetic_acceptance_rates is not None:
+            return True
+        names = {name.lower().lstrip("-").replace("_", "-") for name in (*self.flags, *self.env)}
+        return any(word in name for name in names for word in _IMPOSING)
 
     def factors(self) -> dict[str, Any]:
         """Every factor and its value, flags included."""
@@ -77,6 +92,8 @@ class Arm(Record):
         values.update({f"env.{name}": value for name, value in sorted(self.env.items())})
         if self.synthetic_acceptance_length is not None:
             values["synthetic_acceptance_length"] = self.synthetic_acceptance_length
+        if self.synthetic_acceptance_rates is not None:
+            values["synthetic_acceptance_rates"] = self.synthetic_acceptance_rates
         return values
 
 

@@ -24,6 +24,8 @@ class Hypothesis(Record):
     expectation: Expectation
     predicted_tok_per_s: Interval | None
     """End-to-end tok/s; ``None`` when nothing measured so far bears on it."""
+    predicted_speedup: Interval | None = None
+    """Against plain decoding measured around it: free of the machine's drift, so judged before tok/s."""
     why: str
     verdict: Judgement | None = None
     observed: str | None = None

@@ -33,9 +33,11 @@ def propose(
     baseline: Arm,
     observed: Sequence[Observation],
     expectation: ArmExpectation | None = None,
+    concurrency: int = 1,
 ) -> Hypothesis:
-    """The hypothesis of the next trial of ``arm``; ``observed`` in order of measurement."""
-    same = [o for o in observed if o.arm.arm_id == arm.arm_id]
+    """The hypothesis of the next trial of ``arm``, at ``concurrency``; ``observed`` in order of measurement."""
+    here = [o for o in observed if o.concurrency == concurrency]
+    same = [o for o in here if o.arm.arm_id == arm.arm_id]
     is_baseline = arm.arm_id == baseline.arm_id
     if same:
         last = same[-1]
@@ -45,6 +47,7 @@ def propose(
             changed=(),
             expectation="same",
             predicted_tok_per_s=_around(last.tok_per_s),
+            predicted_speedup=None if last.speedup is None else _around(last.speedup, unit="x baseline"),
             why="the same configuration in a new process: what differs is the noise of launches and of the machine",
         )
     if is_baseline:
@@ -55,16 +58,21 @@ def propose(
             predicted_tok_per_s=None,
             why="plain decoding: every speedup of this study is defined against it",
         )
-    reference = _nearest(arm, observed) or baseline
+    reference = _nearest(arm, [o for o in here if not o.synthetic]) or baseline
     changed = differing_factors(arm, reference)
-    predicted, reason = _predict(arm, reference, changed, observed)
+    prediction, reason = _predict(arm, reference, changed, observed, concurrency)
+    n = len({o.launch for o in observed})
+    predicted = speedup = None
+    if prediction is not None:
+        predicted = prediction.tok_per_s.interval(unit="tok/s", level=_LEVEL, n=n)
+        speedup = prediction.speedup.interval(unit="x baseline", level=_LEVEL, n=n)
     expected: Expectation = "faster"
     if expectation and expectation.expect:
         expected = expectation.expect
         reference = baseline
         changed = differing_factors(arm, baseline)
     elif predicted is not None:
-        before = next(o for o in reversed(observed) if o.arm.arm_id == reference.arm_id)
+        before = next(o for o in reversed(here) if o.arm.arm_id == reference.arm_id)
         expected = "faster" if predicted.value > before.tok_per_s else "slower"
     why = expectation.why if expectation and expectation.why else reason
     return Hypothesis(
@@ -73,6 +81,7 @@ def propose(
         changed=changed,
         expectation=expected,
         predicted_tok_per_s=predicted,
+        predicted_speedup=speedup,
         why=why,
     )
 
@@ -88,8 +97,12 @@ def _nearest(arm: Arm, observed: Sequence[Observation]) -> Arm | None:
 
 
 def _predict(
-    arm: Arm, reference: Arm, changed: tuple[str, ...], observed: Sequence[Observation]
-) -> tuple[Interval | None, str]:
+    arm: Arm,
+    reference: Arm,
+    changed: tuple[str, ...],
+    observed: Sequence[Observation],
+    concurrency: int,
+) -> tuple[ArmPrediction | None, str]:
     facts = arm_facts(arm)
     settings = {arm_facts(o.arm).setting for o in observed if o.acceptance_length is not None}
     if reference.knobs.method != arm.knobs.method:
@@ -100,11 +113,10 @@ def _predict(
             f"{', '.join(changed)} changed against {reference.name}; nothing measured so far predicts it",
         )
     model = SpeedModel(observed)
-    if model.baseline_tok_per_s() is None:
+    if model.baseline_tok_per_s(concurrency) is None:
         return None, "no baseline was measured yet, so nothing predicts a speed"
-    prediction = model.predict(arm)
-    interval = prediction.tok_per_s.interval(unit="tok/s", level=_LEVEL, n=model.num_points)
-    return interval, _reason(prediction, model)
+    prediction = model.predict(arm, concurrency=concurrency)
+    return prediction, _reason(prediction, model)
 
 
 def _reason(prediction: ArmPrediction, model: SpeedModel) -> str:
@@ -127,8 +139,8 @@ def _reason(prediction: ArmPrediction, model: SpeedModel) -> str:
     )
 
 
-def _around(value: float) -> Interval:
-    return LogEstimate(value, _REPEAT_LOG_SD).interval(unit="tok/s", level=_LEVEL, n=1)
+def _around(value: float, *, unit: str = "tok/s") -> Interval:
+    return LogEstimate(value, _REPEAT_LOG_SD).interval(unit=unit, level=_LEVEL, n=1)
 
 
 @dataclass(frozen=True)
@@ -161,22 +173,29 @@ def prediction_error(pairs: Sequence[tuple[Interval, float]]) -> PredictionError
 
 
 def judge_hypothesis(
-    hypothesis: Hypothesis, *, observed: Interval | None, speedup_over_reference: Interval | None
+    hypothesis: Hypothesis,
+    *,
+    observed: Interval | None,
+    speedup_over_reference: Interval | None,
+    speedup: Interval | None = None,
 ) -> Hypothesis:
-    """``hypothesis`` with its verdict.
+    """``hypothesis`` with its verdict; ``speedup`` is over plain decoding.
 
-    A prediction in tok/s is judged by whether the observed value lies in it
-    (undecided where only part of the observed interval does); a bare
-    direction, by the interval of the speedup over the reference.
+    A predicted number is judged by whether the observed value lies in it
+    (undecided where only part of the observed interval does), the speedup
+    before tok/s; a bare direction, by the interval of the speedup over the
+    reference.
     """
     verdict: Judgement | None
     if hypothesis.expectation == "reference" or observed is None:
         verdict = None if hypothesis.expectation == "reference" else "undecided"
         text = None if observed is None else f"{observed.value:.1f} tok/s"
         return hypothesis.model_copy(update={"verdict": verdict, "observed": text})
-    predicted = hypothesis.predicted_tok_per_s
+    predicted, seen = hypothesis.predicted_tok_per_s, observed
+    if hypothesis.predicted_speedup is not None and speedup is not None:
+        predicted, seen = hypothesis.predicted_speedup, speedup
     if predicted is not None:
-        verdict = _inside(predicted, observed)
+        verdict = _inside(predicted, seen)
         if speedup_over_reference is not None and verdict == "confirmed":
             # A number that came true does not make a direction true that was expected with it.
             direction = _direction(hypothesis.expectation, speedup_over_reference)

@@ -62,13 +62,23 @@ def id_of(arm: Arm) -> str:
     return arm_facts(arm).arm_id
 
 
+def _is_on(value: object) -> bool:
+    """A threshold of 0 never shortens a draft."""
+    try:
+        return float(str(value)) > 0
+    except ValueError:
+        return bool(value)
+
+
 def _facts(arm: Arm) -> ArmFacts:
     knobs = arm.knobs
     steps = knobs.num_steps or knobs.num_draft_tokens or 4
     shape = (
         Shape(0, 1, 0) if arm.is_baseline else Shape(steps, knobs.topk or 1, knobs.num_draft_tokens or steps)
     )
-    variable = any(word in name for name in arm.flags for word in _VARIABLE_LENGTH_FLAGS)
+    variable = any(
+        word in name and _is_on(value) for name, value in arm.flags.items() for word in _VARIABLE_LENGTH_FLAGS
+    )
     others = (tuple(sorted(arm.flags.items(), key=str)), tuple(sorted(arm.env.items())))
     return ArmFacts(
         arm_id=arm.arm_id,

@@ -20,11 +20,16 @@ def simultaneous(comparisons: Mapping[str, Comparison], *, margin: float) -> dic
     return {name: _widened(c, len(known), margin=margin) for name, c in comparisons.items()}
 
 
+def simultaneous_level(level: float, count: int) -> float:
+    """Of each of ``count`` intervals, for all to hold together at ``level``."""
+    return float(level ** (1 / max(1, count)))
+
+
 def _widened(comparison: Comparison, count: int, *, margin: float) -> Comparison:
     if comparison.degrees is None or comparison.prompt_log_var is None:
         return comparison
     level = comparison.speedup.level
-    each = level ** (1 / max(1, count))
+    each = simultaneous_level(level, count)
     error = log_standard_error(comparison)
     half = t_quantile((1 + each) / 2, comparison.degrees) * error
     middle = math.log(comparison.speedup.value)
@@ -37,27 +42,3 @@ def _widened(comparison: Comparison, count: int, *, margin: float) -> Comparison
 def log_standard_error(comparison: Comparison) -> float:
     """Of the log speedup: prompts and launches together."""
     return math.sqrt((comparison.prompt_log_var or 0.0) + (comparison.launch_log_var or 0.0))
-
-
-def p_value(comparison: Comparison) -> float | None:
-    """Two-sided, of no difference from the baseline; ``None`` without an interval."""
-    if comparison.degrees is None or comparison.prompt_log_var is None:
-        return None
-    from scipy.special import stdtr  # as in statistics.t_quantile
-
-    error = log_standard_error(comparison)
-    effect = abs(math.log(comparison.speedup.value))
-    if error == 0:
-        return 1.0 if effect == 0 else 0.0
-    return float(2 * stdtr(comparison.degrees, -effect / error))
-
-
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Adjusted p values (Holm 1979): those below the stated rate are wrong together at most that often."""
-    ordered = sorted(p_values.items(), key=lambda item: item[1])
-    found: dict[str, float] = {}
-    largest = 0.0
-    for index, (name, p) in enumerate(ordered):
-        largest = max(largest, min(1.0, (len(ordered) - index) * p))
-        found[name] = largest
-    return {name: found[name] for name in p_values}

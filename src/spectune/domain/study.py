@@ -67,6 +67,10 @@ class Study(Record):
     """The strategy that chooses each next launch; ``None``: the plan below is all of it."""
     repetitions: int = 1
     baseline_every: int = 2
+    noise_floor: bool = False
+    """The baseline is launched twice before anything else."""
+    precision: float | None = None
+    """Launches go on until speedups are known so well; ``None``: ``repetitions`` decide."""
     engine: EngineSettings
     arms: tuple[Arm, ...]
     expectations: dict[str, ArmExpectation] = Field(default_factory=dict)

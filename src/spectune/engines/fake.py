@@ -16,7 +16,7 @@ from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Laun
 from spectune.engines.bodies import as_counts, as_dict, as_int, token_list
 from spectune.engines.causes import known_cause
 from spectune.engines.fake_options import METHODS, PHASE_LINES, build_parser
-from spectune.engines.flags import check_synthetic, flag_args
+from spectune.engines.flags import flag_args, imposed_length, imposed_rates
 from spectune.engines.prometheus import parse_metrics, read_spec_counters
 from spectune.errors import BadInput
 
@@ -48,8 +48,11 @@ class FakeAdapter:
             **setup.flags,
             **arm.flags,
         }
-        if arm.synthetic_acceptance_length is not None:
-            flags["accept"] = _imposed(check_synthetic(arm))
+        length, rates = imposed_length(arm), imposed_rates(arm)
+        if rates is not None:
+            flags["accept"] = ",".join(f"{c:g}" for c in _conditional(rates))
+        elif length is not None:
+            flags["accept"] = _imposed(length)
         return Command((*program, *flag_args(flags)), {**setup.env, **arm.env})
 
     def read_flags(self, argv: Sequence[str]) -> Knobs:
@@ -139,6 +142,12 @@ def _imposed(length: float) -> str:
     """Chances that give this mean length: whole positions, then one fraction, then nothing."""
     whole, fraction = int(length - 1), (length - 1) % 1
     return ",".join([*["1"] * whole, f"{fraction:.6g}", "0"])
+
+
+def _conditional(rates: Sequence[float]) -> list[float]:
+    """From marginal rates by position, each given that all before were kept."""
+    before = [1.0, *rates]
+    return [*(rate / base if base else 0.0 for base, rate in zip(before, rates, strict=False)), 0.0]
 
 
 def _speculation_flags(knobs: Knobs, drafter_path: str | None) -> dict[str, FlagValue]:

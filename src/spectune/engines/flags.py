@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from spectune.domain.arm import Arm, FlagValue
 from spectune.errors import BadInput
@@ -94,10 +96,37 @@ def chain_draft_tokens(
     return num_draft_tokens if num_draft_tokens is not None else num_steps
 
 
-def check_synthetic(arm: Arm) -> float:
-    """The acceptance length to impose; ``BadInput`` where there is nothing to impose it on, or it is out of reach."""
+def imposed_rates(arm: Arm) -> tuple[float, ...] | None:
+    """Marginal acceptance by position to impose, one per drafted token; ``BadInput`` where they do not fit."""
+    rates = arm.synthetic_acceptance_rates
+    if rates is None:
+        return None
+    name = "synthetic_acceptance_rates"
+    if arm.synthetic_acceptance_length is not None:
+        raise BadInput(f"{name}: give it or synthetic_acceptance_length, not both")
+    if arm.is_baseline:
+        raise BadInput(f"{name}: plain decoding drafts nothing to accept")
+    if (arm.knobs.topk or 1) != 1:
+        raise BadInput(f"{name}: positions are those of a chain, and topk is {arm.knobs.topk}")
+    length = arm.knobs.num_draft_tokens or arm.knobs.num_steps
+    if length is None:
+        raise BadInput(f"{name}: num_draft_tokens must be given with it")
+    if len(rates) < length:
+        raise BadInput(f"{name}: {len(rates)} rates for {length} drafted tokens; give one for each")
+    if any(later > earlier for earlier, later in pairwise(rates)):
+        raise BadInput(f"{name}: shares of steps never rise with the position, got {list(rates)}")
+    return rates[:length]
+
+
+def imposed_length(arm: Arm) -> float | None:
+    """The acceptance length to impose, in either form; ``BadInput`` where there is nothing to impose it on, or it is
+    out of reach."""
+    rates = imposed_rates(arm)
+    if rates is not None:
+        return 1 + math.fsum(rates)
     length = arm.synthetic_acceptance_length
-    assert length is not None
+    if length is None:
+        return None
     if arm.is_baseline:
         raise BadInput("synthetic_acceptance_length: plain decoding drafts nothing to accept")
     most = arm.knobs.num_draft_tokens if (arm.knobs.topk or 1) == 1 else arm.knobs.num_steps

@@ -20,8 +20,9 @@ from spectune.engines.bodies import as_dict, as_int, as_str, first_model_id, tok
 from spectune.engines.causes import known_cause
 from spectune.engines.flags import (
     chain_draft_tokens,
-    check_synthetic,
     flag_args,
+    imposed_length,
+    imposed_rates,
     int_or_none,
     merge_flags,
     normalise,
@@ -117,8 +118,11 @@ class LlamaCpp:
                 # llama.cpp's own 12 hardly ever matches in short answers, and it drafts nothing if m < n.
                 flags[_NGRAM_SIZE_FLAG] = min(3, length)
             flags["spec-draft-n-max"] = length
-        if launch.arm.synthetic_acceptance_length is not None:
-            flags["spec-synth-len"] = check_synthetic(launch.arm)
+        length_imposed, rates = imposed_length(launch.arm), imposed_rates(launch.arm)
+        if rates is not None:
+            flags["spec-synth-rates"] = ",".join(f"{rate:g}" for rate in rates)
+        elif length_imposed is not None:
+            flags["spec-synth-len"] = length_imposed
         return flags
 
     def read_flags(self, argv: Sequence[str]) -> Knobs:

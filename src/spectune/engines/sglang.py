@@ -13,7 +13,7 @@ from spectune.domain.workload import Sampling
 from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat
 from spectune.engines.bodies import as_counts, as_dict, as_int, as_str, first_model_id, token_list
 from spectune.engines.causes import known_cause
-from spectune.engines.flags import check_synthetic, flag_args, int_or_none, merge_flags, read_args
+from spectune.engines.flags import flag_args, imposed_length, int_or_none, merge_flags, read_args
 from spectune.engines.prometheus import parse_metrics
 from spectune.errors import BadInput
 
@@ -76,8 +76,9 @@ class Sglang:
         }
         argv = (*prefix, *flag_args(fixed), *flag_args(flags), *flag_args(self._speculation(launch)))
         env = {**setup.env, **arm.env}
-        if arm.synthetic_acceptance_length is not None:
-            env["SGLANG_SIMULATE_ACC_LEN"] = f"{check_synthetic(arm):g}"
+        length_imposed = imposed_length(arm)
+        if length_imposed is not None:
+            env["SGLANG_SIMULATE_ACC_LEN"] = f"{length_imposed:g}"
         return Command(argv=argv, env=env)
 
     def _speculation(self, launch: Launch) -> dict[str, FlagValue]:

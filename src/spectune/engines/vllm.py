@@ -14,7 +14,14 @@ from spectune.domain.workload import Sampling
 from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat
 from spectune.engines.bodies import as_counts, as_dict, as_int, as_str, first_model_id, token_list
 from spectune.engines.causes import known_cause
-from spectune.engines.flags import chain_draft_tokens, check_synthetic, flag_args, merge_flags, read_args
+from spectune.engines.flags import (
+    chain_draft_tokens,
+    flag_args,
+    imposed_length,
+    imposed_rates,
+    merge_flags,
+    read_args,
+)
 from spectune.engines.prometheus import parse_metrics, read_spec_counters
 from spectune.errors import BadInput
 
@@ -97,14 +104,18 @@ class Vllm:
         for layer in (launch.setup.flags, launch.arm.flags):
             for key, value in layer.items():
                 if key.startswith(_SPEC_PREFIX):
-                    config[key.removeprefix(_SPEC_PREFIX)] = value
+                    config[key.removeprefix(_SPEC_PREFIX)] = _json_or_text(value, key)
         if knobs.method == "ngram":
             # Without bounds vLLM looks up n-grams of one length only; these are its documentation's.
             config.setdefault("prompt_lookup_max", 4)
             config.setdefault("prompt_lookup_min", 2)
-        if launch.arm.synthetic_acceptance_length is not None:
+        length_imposed, rates = imposed_length(launch.arm), imposed_rates(launch.arm)
+        if length_imposed is not None:
             config["rejection_sample_method"] = "synthetic"
-            config["synthetic_acceptance_length"] = check_synthetic(launch.arm)
+        if rates is not None:
+            config["synthetic_acceptance_rates"] = list(rates)
+        elif length_imposed is not None:
+            config["synthetic_acceptance_length"] = length_imposed
         return config
 
     def read_flags(self, argv: Sequence[str]) -> Knobs:
@@ -196,6 +207,16 @@ class Vllm:
 
     def read_tokens(self, body: Any) -> tuple[int, ...] | None:
         return token_list(body)
+
+
+def _json_or_text(value: FlagValue, key: str) -> Any:
+    """A part of the speculative config; lists and objects come as JSON text, e.g. a schedule by batch size."""
+    if not isinstance(value, str) or not value.startswith(("[", "{")):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as error:
+        raise BadInput(f"{key}: not JSON (character {error.pos}): {value}") from error
 
 
 def _knobs(config: Mapping[str, Any], *, cuda_graphs: bool | None) -> Knobs:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spectune.domain.cost_model import SpeedModel
-from spectune.domain.interval import Interval
 from spectune.domain.prediction import prediction_error
 from spectune.domain.prediction_shape import id_of
-from spectune.explain.measured import MeasuredRow
+from spectune.explain.measured import MeasuredRow, Prediction
 from spectune.explain.next_actions import next_actions
 from spectune.explain.records import ExplainedRow, Explanation, ModelError, PredictedAgainstMeasured
 from spectune.explain.rows import best_row, explain_row
@@ -20,12 +19,12 @@ def explain(
     rows: Sequence[MeasuredRow],
     *,
     assumptions: Sequence[str] = (),
-    predictions: Sequence[tuple[str, Interval, float]] = (),
+    predictions: Sequence[Prediction] = (),
     winning_command: str | None = None,
     machine_ceiling_tok_per_s: float | None = None,
     margin: float = 0.02,
 ) -> Explanation:
-    """``predictions``: (arm, predicted, measured tok/s), written before each launch; needs a baseline row."""
+    """Needs a baseline row; ``predictions`` were written before each launch."""
     model = SpeedModel([row.observation for row in rows])
     explained = tuple(explain_row(row, model, machine_ceiling=machine_ceiling_tok_per_s) for row in rows)
     first = min(row.concurrency for row in rows)
@@ -45,7 +44,7 @@ def explain(
         what_if=table,
         next=actions,
         schedule=plan,
-        predictions=tuple(_judged(*item) for item in predictions),
+        predictions=tuple(_judged(item) for item in predictions),
         model_error=_error(predictions),
         winning_command=winning_command,
         assumptions=tuple(assumptions),
@@ -75,23 +74,27 @@ def _headline(best: MeasuredRow, anchor: MeasuredRow | None, explained: Sequence
     )
 
 
-def _judged(arm: str, predicted: Interval, measured: float) -> PredictedAgainstMeasured:
-    inside = (
-        predicted.low is not None
-        and predicted.high is not None
-        and predicted.low <= measured <= predicted.high
-    )
+def _judged(prediction: Prediction) -> PredictedAgainstMeasured:
+    error = inside = None
+    if prediction.pair is not None:
+        predicted, measured = prediction.pair
+        error = predicted.value / measured - 1
+        inside = None
+        if predicted.low is not None and predicted.high is not None:
+            inside = predicted.low <= measured <= predicted.high
     return PredictedAgainstMeasured(
-        arm=arm,
-        predicted_tok_per_s=predicted,
-        measured_tok_per_s=measured,
-        error_frac=predicted.value / measured - 1,
+        arm=prediction.arm,
+        predicted_tok_per_s=prediction.predicted_tok_per_s,
+        predicted_speedup=prediction.predicted_speedup,
+        measured_tok_per_s=prediction.measured_tok_per_s,
+        measured_speedup=prediction.measured_speedup,
+        error_frac=error,
         inside=inside,
     )
 
 
-def _error(predictions: Sequence[tuple[str, Interval, float]]) -> ModelError | None:
-    error = prediction_error([(predicted, measured) for _, predicted, measured in predictions])
+def _error(predictions: Sequence[Prediction]) -> ModelError | None:
+    error = prediction_error([p.pair for p in predictions if p.pair is not None])
     if error is None:
         return None
     return ModelError(

@@ -61,6 +61,26 @@ class MeasuredRow:
         return None if not self.depth else 1 + self.verify_frac * self.depth
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """What was expected of an arm before it was measured, and what it then did (``None``: not measured)."""
+
+    arm: str
+    predicted_tok_per_s: Interval | None
+    predicted_speedup: Interval | None
+    measured_tok_per_s: float | None
+    measured_speedup: float | None
+
+    @property
+    def pair(self) -> tuple[Interval, float] | None:
+        """Predicted and measured: speedups where both are known, for these do not drift, else tok/s."""
+        if self.predicted_speedup is not None and self.measured_speedup is not None:
+            return self.predicted_speedup, self.measured_speedup
+        if self.predicted_tok_per_s is not None and self.measured_tok_per_s is not None:
+            return self.predicted_tok_per_s, self.measured_tok_per_s
+        return None
+
+
 def log_sd_of(interval: Interval | None) -> float | None:
     """Standard error of the logarithm behind a 95 % interval; ``None`` where it has no bounds."""
     if interval is None or not interval.low or not interval.high:

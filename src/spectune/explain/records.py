@@ -25,6 +25,11 @@ class StepPart(Record):
     separated: bool
     """False: the arms measured do not tell this part from another, and the prior split them."""
 
+    @property
+    def is_shown(self) -> bool:
+        """Large enough to be worth a reader's time."""
+        return abs(self.share) >= 0.005
+
 
 class RequiredLength(Record):
     """The acceptance length that reaches a speed at the present step cost."""
@@ -116,11 +121,17 @@ class Schedule(Record):
 
 
 class PredictedAgainstMeasured(Record):
+    """``None``: nothing bore on the arm before its launch, or it was not measured."""
+
     arm: str
-    predicted_tok_per_s: Interval
-    measured_tok_per_s: float
-    error_frac: float
-    inside: bool
+    predicted_tok_per_s: Interval | None
+    predicted_speedup: Interval | None
+    measured_tok_per_s: float | None
+    measured_speedup: float | None
+    error_frac: float | None
+    """Predicted over measured - 1; of the speedup where both are known."""
+    inside: bool | None
+    """Whether the measured value lies in the predicted interval."""
 
 
 class ModelError(Record):

@@ -94,6 +94,7 @@ def _parts(explanation: Explanation) -> Text:
             words = [
                 f"{part.name} {1e3 * part.s:.1f} ms ({part.share:.0%}{'' if part.separated else ', not told apart'})"
                 for part in row.parts
+                if part.is_shown
             ]
             lines.append(f"  {plain(row.arm)} (c={row.concurrency}): " + " + ".join(words))
     return Text("a step is:\n" + "\n".join(lines) + "\n" if lines else "")

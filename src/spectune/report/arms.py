@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from spectune.domain.acceptance import request_weighted_acceptance_length
 from spectune.domain.measurement import LoadResult, RequestRecord
 from spectune.domain.parity import OutputParity, output_parity
+from spectune.domain.planning import more_needed
 from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
+from spectune.domain.statistics_multiple import simultaneous, simultaneous_level
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.domain.workload import LoadPoint
@@ -104,7 +106,8 @@ def _compare(
         if speeds:
             sample = SpeedSample(arm_id=key, order=trial.number, speed_by_prompt=speeds)
             (baselines if is_baseline else others).append(sample)
-    return compare_with_baseline(others, baselines, level=study.level, margin=study.margin)
+    compared = compare_with_baseline(others, baselines, level=study.level, margin=study.margin)
+    return compared if per_trial else simultaneous(compared, margin=study.margin)
 
 
 def summarize_arms(
@@ -176,6 +179,10 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
     study = view.study
     is_baseline = arm_id == study.baseline.arm_id
     comparison = view.by_arm.get(arm_id)
+    needed = None
+    if comparison is not None and comparison.verdict == "CANNOT_TELL":
+        level = simultaneous_level(study.level, len(view.by_arm))
+        needed = more_needed(comparison, margin=study.margin, level=level)
     completed = [r for load in loads for r in load.completed]
     ttfts = [r.ttft_s for r in completed if r.ttft_s is not None]
     tpots = [r.tpot_s for r in completed if r.tpot_s is not None]
@@ -209,6 +216,8 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
         verify_step_frac=pooling.verify_step_frac(loads, counts),
         speedup=comparison.speedup if comparison else None,
         verdict=comparison.verdict if comparison else None,
+        more_prompts_needed=needed.more_prompts if needed else None,
+        more_launches_needed=needed.more_launches if needed else None,
         trial_noise_frac=comparison.trial_noise_frac if comparison else None,
         parity=view.parity([t for t in view.trials if t.arm_id == arm_id]),
         output_length_ratio=None

@@ -153,6 +153,12 @@ def phase_class(name: str) -> str:
     return f"p{known.index(name)}" if name in known else f"p{len(known)}"
 
 
+def part_class(name: str) -> str:
+    """Style class of a part of a verify step."""
+    known = ("baseline forward", "verification", "drafting", "overhead", "no graphs")
+    return f"p{known.index(name)}" if name in known else f"p{len(known)}"
+
+
 def where_time_went(summary: StudySummary, *, width: float, key: str) -> Markup | None:
     """One stacked bar per launch, in order; spectune's own share is the last piece of each."""
     rows = summary.time.trials

@@ -88,7 +88,8 @@ BASELINE_DRIFT = FindingKind(
     code="baseline-drift",
     severity="warning",
     title="Plain decoding itself changed its speed during the study",
-    explanation="The launches of the baseline, spread over the study, differ by more than 10 %.",
+    explanation="The launches of the baseline, spread over the study, differ by more than 10 %, or follow a trend "
+    "(least squares over their order, p below 0.05).",
     effect="speeds from different times are not comparable; speedups are, as each arm is set "
     "against the baseline launches around it",
     remedy="compare speedups, not tok/s; repeat more often; look for other work on the machine",

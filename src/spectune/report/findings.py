@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from spectune.domain.findings import Finding, Severity
+from spectune.domain.statistics import SpeedSample
+from spectune.domain.statistics_drift import detect_drift
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.report import finding_kinds as kinds
@@ -20,7 +22,7 @@ from spectune.report.fault_findings import (
     soaks,
     stopped_early,
 )
-from spectune.report.pooling import end_to_end, load_of, pooled_speed
+from spectune.report.pooling import end_to_end, load_of, pooled_speed, speed_by_prompt
 from spectune.report.records import ArmSummary, LoadSummary
 from spectune.report.words import count, listing, number, percent
 
@@ -215,17 +217,27 @@ def client_limits(trials: Sequence[Trial]) -> Iterable[Finding]:
 def baseline_drift(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummary]) -> Iterable[Finding]:
     if not study.workload.loads:
         return
-    speeds = []
+    speeds, samples = [], []
     for trial in comparable_trials(study, trials):
         load = load_of(trial, study.workload.loads[0])
         if trial.arm_id == study.baseline.arm_id and load is not None:
             speed = pooled_speed([load], end_to_end, level=study.level)
             speeds += [speed.value] if speed is not None else []
-    if len(speeds) > 1 and max(speeds) / min(speeds) > DRIFT_RATIO:
+            samples.append(SpeedSample(trial.arm_id, trial.number, speed_by_prompt([load])))
+    trend = detect_drift(samples)
+    wide = len(speeds) > 1 and max(speeds) / min(speeds) > DRIFT_RATIO
+    if wide or (trend is not None and trend.found()):
+        evidence = [("baseline launches", ", ".join(number(s) for s in speeds) + " tok/s")]
+        if trend is not None:
+            found = "a trend" if trend.found() else "no clear trend"
+            detail = f"{found}: {trend.change_frac:+.1%} from the first to the last of {trend.num_launches}"
+            evidence.append(
+                ("trend", f"{detail} (p = {trend.p_value:.2g}); {trend.step_frac:.1%} between launches")
+            )
         yield kinds.BASELINE_DRIFT.found(
             study.baseline.name,
             f"plain decoding itself ran from {number(min(speeds))} to {number(max(speeds))} tok/s",
-            evidence=(("baseline launches", ", ".join(number(s) for s in speeds) + " tok/s"),),
+            evidence=evidence,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from spectune.explain.records import ExplainedRow, Explanation
 from spectune.report import bars, charts, words
 from spectune.report.grouping import command_lines, failure_groups, finding_groups
 from spectune.report.records import ArmSummary, LoadSummary, StudySummary, TrialSummary
@@ -18,6 +19,7 @@ WIDE_PX = 860.0
 NARROW_PX = 344.0
 SHOWN_ROWS = 40
 """Longer tables go on behind a fold."""
+MAX_STEPS = 12
 MAX_PARITY_EXAMPLES = 12
 MAX_EXAMPLES_PER_ARM = 3
 
@@ -56,6 +58,7 @@ def render_html(summary: StudySummary) -> str:
         summary=summary,
         study=summary.study,
         focus=focus_arm(summary),
+        why=_why(summary),
         tables=_load_tables(summary),
         unmeasured=[a for a in summary.ranked_arms if not a.loads],
         speculative=[a for a in summary.ranked_arms if a.first is not None and not a.is_baseline],
@@ -70,6 +73,36 @@ def render_html(summary: StudySummary) -> str:
         commands=_commands(summary),
         num_failed=sum(t.status == "failed" for t in summary.trials),
     )
+
+
+@dataclass(frozen=True)
+class Why:
+    """The explanation at the first load point, as the page shows it."""
+
+    explanation: Explanation
+    concurrency: int
+    anchor: ExplainedRow | None
+    """The fastest speculating arm whose acceptance length is known."""
+    steps: tuple[ExplainedRow, ...]
+
+    @property
+    def longest_s(self) -> float:
+        return max(row.step_cost_s or 0.0 for row in self.steps)
+
+    @property
+    def any_together(self) -> bool:
+        """Whether some part could not be told from another."""
+        return any(part.is_shown and not part.separated for row in self.steps for part in row.parts)
+
+
+def _why(summary: StudySummary) -> Why | None:
+    found = summary.explanation
+    if found is None:
+        return None
+    first = min(row.concurrency for row in found.rows)
+    known = [r for r in found.rows if r.concurrency == first and r.parts and not r.is_baseline]
+    known.sort(key=lambda row: -row.e2e_tok_per_s)
+    return Why(found, first, known[0] if known else None, tuple(known[:MAX_STEPS]))
 
 
 def focus_arm(summary: StudySummary) -> ArmSummary | None:
@@ -104,6 +137,8 @@ def _environment() -> Environment:
         line=words.one_line,
         command=command_lines,
         phase_class=bars.phase_class,
+        part_class=bars.part_class,
+        more_needed=words.more_needed,
     )
     environment.globals.update(
         verdict_words=words.VERDICT_WORDS,

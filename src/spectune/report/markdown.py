@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spectune.report.grouping import FailureGroup, command_lines, failure_groups, finding_groups
 from spectune.report.markdown_text import block, code, escape, table
+from spectune.report.markdown_why import markdown_why
 from spectune.report.records import ArmSummary, LoadSummary, StudySummary
 from spectune.report.words import (
     SIMULATED,
@@ -13,6 +14,7 @@ from spectune.report.words import (
     listing,
     measured,
     milliseconds,
+    more_needed,
     number,
     percent,
     seconds,
@@ -29,9 +31,11 @@ def render_markdown(summary: StudySummary) -> str:
     if summary.simulated:
         parts.append(f"> **{SIMULATED[0].upper()}{SIMULATED[1:]}.**")
     parts.append(f"**{escape(summary.headline, limit=2000)}**")
+    parts += [f"Noise: {escape(summary.noise.sentence)}."] if summary.noise else []
     parts += _arms(summary) or ["Nothing has been measured."]
     waiting = [f"{escape(arm.name)} ({arm.status})" for arm in summary.arms if not arm.loads]
     parts += [f"Without a measurement: {listing(waiting, most=12)}."] if waiting else []
+    parts += markdown_why(summary.explanation)
     parts += _findings(summary)
     parts += _acceptance(summary)
     parts += _categories(summary)
@@ -50,7 +54,10 @@ def _measured_arms(summary: StudySummary) -> list[tuple[ArmSummary, LoadSummary]
 def _verdict(arm: ArmSummary, load: LoadSummary) -> str:
     if arm.is_baseline:
         return "baseline"
-    return VERDICT_WORDS[load.verdict] if load.verdict else "not compared"
+    if load.verdict is None:
+        return "not compared"
+    more = more_needed(load) if load.verdict == "CANNOT_TELL" else ""
+    return f"{VERDICT_WORDS[load.verdict]}{f' ({more})' if more else ''}"
 
 
 def _parity(load: LoadSummary) -> str:
@@ -99,7 +106,7 @@ def _arms(summary: StudySummary) -> list[str]:
         level, margin = percent(summary.study.level), percent(summary.study.margin)
         parts.append(
             f"Speedup: end to end, prompt by prompt against plain decoding measured before and after, "
-            f"{level} interval; within {margin} of 1.00x is the same."
+            f"{level} intervals that hold for all arms of a table together; within {margin} of 1.00x is the same."
         )
     return parts
 

@@ -21,6 +21,7 @@ from spectune.domain.record import Record
 from spectune.domain.statistics import Verdict
 from spectune.domain.trial import Failure, SoakResult, StopProof, TrialStatus
 from spectune.domain.workload import LoadPoint, Sampling
+from spectune.explain.records import Explanation
 
 REPORT_SCHEMA_VERSION = 1
 
@@ -73,6 +74,10 @@ class LoadSummary(Record):
     speedup: Interval | None
     """``None`` for the baseline, against which it is defined."""
     verdict: Verdict | None
+    more_prompts_needed: int | None = None
+    """Of a CANNOT_TELL: so many more would turn it into an answer, with a chance of 80 %."""
+    more_launches_needed: int | None = None
+    """Of each arm, instead of more prompts."""
     trial_noise_frac: float | None
     parity: OutputParity | None
     """Of the baseline: its later trials against its first, the noise floor of parity."""
@@ -160,6 +165,20 @@ class TrialTime(Record):
     """Between the trial before and this one; 0 where the study was paused."""
 
 
+class NoiseSummary(Record):
+    """What this machine's noise lets the study tell apart, at its level, with a chance of 80 %."""
+
+    launch_frac: float
+    """Standard deviation of one launch's log speed."""
+    prompt_frac: float
+    """Of one prompt's log ratio between two launches of the same arm."""
+    detectable_frac: float
+    num_launches: int
+    """Of each arm, for which ``detectable_frac`` holds."""
+    num_prompts: int
+    sentence: str
+
+
 class StudyTime(Record):
     """Where the study's wall time went. ``own_s``: in no phase of any trial, gaps between trials included."""
 
@@ -215,6 +234,10 @@ class StudySummary(Record):
     trials: tuple[TrialSummary, ...]
     findings: tuple[Finding, ...] = Field(default=())
     time: StudyTime
+    noise: NoiseSummary | None = None
+    """``None`` until some arm was launched twice."""
+    explanation: Explanation | None = None
+    """``None`` until the baseline and one arm beside it were measured."""
 
     def arm(self, arm_id: str) -> ArmSummary:
         for arm in self.arms:

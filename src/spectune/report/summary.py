@@ -9,14 +9,21 @@ from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.report import pooling
 from spectune.report.arms import PointView, comparable_trials, summarize_arms, view_point
+from spectune.report.explained import explain_study
 from spectune.report.findings import all_findings
 from spectune.report.headline import best_arm, headline
+from spectune.report.noise import summarize_noise
 from spectune.report.records import StudyFacts, StudySummary, TrialSummary
 from spectune.report.timeline import where_time_went
 
 
-def summarize(study: Study, trials: Sequence[Trial]) -> StudySummary:
-    """Pools, compares, judges and doubts; ``trials`` in any order, the study finished or not."""
+def summarize(
+    study: Study, trials: Sequence[Trial], *, machine_ceiling_tok_per_s: float | None = None
+) -> StudySummary:
+    """Pools, compares, judges, doubts and explains; ``trials`` in any order, the study finished or not.
+
+    ``machine_ceiling_tok_per_s``: plain decoding, were a step only the reading of the weights.
+    """
     trials = sorted(trials, key=lambda t: t.number)
     comparable = comparable_trials(study, trials)
     views = [view_point(study, comparable, point) for point in study.workload.loads]
@@ -24,16 +31,27 @@ def summarize(study: Study, trials: Sequence[Trial]) -> StudySummary:
     best = best_arm(arms)
     facts = _facts(study, trials)
     simulated = any(t.simulated for t in trials)
+    launches = tuple(_summarize_trial(study, t, views[0] if views else None) for t in trials)
+    best_arm_id = best.arm_id if best else None
     return StudySummary(
         headline=headline(study, arms, num_remaining=facts.num_remaining_trials, simulated=simulated),
         simulated=simulated,
         study=facts,
         baseline_arm_id=study.baseline.arm_id,
-        best_arm_id=best.arm_id if best else None,
+        best_arm_id=best_arm_id,
         arms=arms,
-        trials=tuple(_summarize_trial(study, t, views[0] if views else None) for t in trials),
+        trials=launches,
         findings=all_findings(study, trials, arms),
         time=where_time_went(trials),
+        noise=summarize_noise(study, trials),
+        explanation=explain_study(
+            study,
+            trials,
+            arms,
+            launches,
+            best_arm_id=best_arm_id,
+            machine_ceiling_tok_per_s=machine_ceiling_tok_per_s,
+        ),
     )
 
 

@@ -146,7 +146,17 @@ def study_tables(summary: StudySummary) -> RenderableType:
         parts.append(Text(f"Without a measurement: {listing(waiting)}", style="dim"))
     parts += _finding_lines(summary)
     parts.append(Text(f"\n{one_line(summary.headline)}", style="bold"))
+    parts += _why(summary)
     return Group(*parts)
+
+
+def _why(summary: StudySummary) -> Iterable[Text]:
+    """What limits the speed, what to do, and how small a difference was to be seen; `explain` says more."""
+    if summary.explanation is not None:
+        yield Text(f"why: {one_line(summary.explanation.headline, limit=500)}")
+        yield Text(f"next: {one_line(summary.explanation.next[0].action, limit=300)}")
+    if summary.noise is not None:
+        yield Text(f"noise: {one_line(summary.noise.sentence)}", style="dim")
 
 
 def _arms_table(summary: StudySummary, label: str) -> Table | None:

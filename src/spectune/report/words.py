@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from spectune.domain.interval import Interval
 from spectune.domain.statistics import Verdict
+from spectune.report.records import LoadSummary
 
 UNKNOWN = "–"
 SIMULATED = "simulated engine: not a measurement"
@@ -126,6 +127,16 @@ def count(amount: int, noun: str) -> str:
     if amount == 1:
         return f"1 {noun}"
     return f"{amount} {noun}{'es' if noun.endswith(('ch', 's', 'x')) else 's'}"
+
+
+def more_needed(load: LoadSummary) -> str:
+    """What would turn a CANNOT_TELL into an answer: ``12 more prompts or 3 more launches would``."""
+    ways = []
+    if load.more_prompts_needed is not None:
+        ways.append(count(load.more_prompts_needed, "more prompt"))
+    if load.more_launches_needed is not None:
+        ways.append(f"{count(load.more_launches_needed, 'more launch')} of each arm")
+    return f"{' or '.join(ways)} would" if ways else ""
 
 
 def listing(names: Iterable[str], *, most: int = 5) -> str:

@@ -13,16 +13,22 @@ from spectune.domain.trial import Trial
 
 @dataclass(frozen=True)
 class TrialStart:
-    """The next launch: the ``position``-th of ``total`` in the plan."""
+    """The next launch: the ``position``-th of ``total``; in a search ``total`` is what such searches take."""
 
     number: int
     position: int
     total: int
+    total_is_likely: bool
     arm: Arm
     repetition: int
     hypothesis: Hypothesis
     eta_s: float | None
     """Seconds until the study ends, if the remaining trials take as long as those before."""
+
+    @property
+    def place(self) -> str:
+        """``3/10``, or ``3/~10`` where the total is an estimate."""
+        return f"{self.position}/{'~' if self.total_is_likely else ''}{self.total}"
 
 
 class Watcher(Protocol):

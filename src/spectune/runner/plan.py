@@ -75,9 +75,17 @@ def resolve_study(
     search = _search_of(spec)
     if search is None:
         ids = [arm.arm_id for arm in arms]
-        plan = tuple(plan_trials(ids, repetitions=spec.repetitions, baseline_every=spec.baseline_every))
+        plan = tuple(
+            plan_trials(
+                ids,
+                repetitions=spec.repetitions,
+                baseline_every=spec.baseline_every,
+                noise_floor=spec.noise_floor,
+            )
+        )
     else:
-        plan = (PlannedTrial(arm_id=arms[0].arm_id, repetition=0),)
+        first = arms[0].arm_id
+        plan = tuple(PlannedTrial(arm_id=first, repetition=i) for i in range(2 if spec.noise_floor else 1))
     return Study(
         name=spec.name or name_from(path),
         question=spec.question,
@@ -95,6 +103,8 @@ def resolve_study(
         search=search,
         repetitions=spec.repetitions,
         baseline_every=spec.baseline_every,
+        noise_floor=spec.noise_floor,
+        precision=spec.precision,
         plan=plan,
         workload=workload,
         warmup_requests=(
@@ -115,14 +125,18 @@ def _search_of(spec: StudySpec) -> str | None:
     return spec.search or ("predict" if spec.factors and not spec.arms else None)
 
 
-def plan_trials(arm_ids: Sequence[str], *, repetitions: int, baseline_every: int) -> Iterable[PlannedTrial]:
+def plan_trials(
+    arm_ids: Sequence[str], *, repetitions: int, baseline_every: int, noise_floor: bool = False
+) -> Iterable[PlannedTrial]:
     """The order of launches: ``arm_ids[0]`` is the baseline, and stands around every few arms.
 
-    Odd repetitions go backwards, so that a drift over the study meets each arm from both sides.
+    Odd repetitions go backwards, so that a drift over the study meets each arm from both sides. With
+    ``noise_floor`` the baseline is launched twice at first.
     """
     baseline, *others = arm_ids
-    baseline_count = 0
-    yield PlannedTrial(arm_id=baseline, repetition=0)
+    baseline_count = 1 if noise_floor else 0
+    for repetition in range(baseline_count + 1):
+        yield PlannedTrial(arm_id=baseline, repetition=repetition)
     for repetition in range(repetitions):
         order = others if repetition % 2 == 0 else list(reversed(others))
         for start in range(0, len(order), baseline_every):
@@ -290,6 +304,7 @@ def _arm(arm: ArmSpec, name: str, spec: StudySpec, adapter: EngineAdapter, targe
         flags=flags,
         env=arm.env,
         synthetic_acceptance_length=arm.synthetic_acceptance_length,
+        synthetic_acceptance_rates=arm.synthetic_acceptance_rates,
     )
 
 
@@ -312,6 +327,8 @@ def _name_of(arm: ArmSpec) -> str:
         parts.append("nographs")
     if arm.synthetic_acceptance_length is not None:
         parts.append(f"synth{arm.synthetic_acceptance_length:g}")
+    if arm.synthetic_acceptance_rates is not None:
+        parts.append(f"synth{1 + sum(arm.synthetic_acceptance_rates[: arm.num_draft_tokens]):.3g}")
     parts.extend(f"{name.split('-')[-1]}={value}" for name, value in arm.flags.items())
     return "-".join(parts)[:60]
 

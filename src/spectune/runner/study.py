@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from spectune.domain.arm import Arm
-from spectune.domain.cost_model import DEFAULT_LAUNCH_LOG_SD
+from spectune.domain.cost_model import launch_log_sd
 from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.interval import Interval
 from spectune.domain.measurement import LoadResult
-from spectune.domain.prediction import Observation, judge_hypothesis, propose
+from spectune.domain.prediction import judge_hypothesis, propose
 from spectune.domain.statistics import SpeedSample, compare_with_baseline
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial
@@ -23,13 +23,16 @@ from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, EnvironmentFailed
 from spectune.hosts.choose import LOCAL
 from spectune.hosts.host import Host
-from spectune.report.pooling import end_to_end, pooled_acceptance, pooled_speed, speed_by_prompt
+from spectune.report.noise import summarize_noise
+from spectune.report.observed import observations
+from spectune.report.pooling import end_to_end, pooled_speed, speed_by_prompt
 from spectune.report.summary import summarize
 from spectune.report.write import write_reports
 from spectune.runner.estimate import estimate
 from spectune.runner.events import TrialStart, Watcher
 from spectune.runner.ports import PortPool
-from spectune.runner.search import SearchEnd, next_launch
+from spectune.runner.precision import launch_for_precision
+from spectune.runner.search import SearchEnd, next_launch, search_estimate
 from spectune.runner.stop_early import stop_rule
 from spectune.runner.trial import ModelPaths, Place, launch_key, run_trial
 from spectune.server.lifecycle import end_server
@@ -125,6 +128,9 @@ async def _run_plan(
         trials.append(trial)
         new += 1
         watcher.on_trial_end(trial, trials)
+        if study.noise_floor and trial.arm_id == study.baseline.arm_id and trial.repetition == 1:
+            noise = summarize_noise(study, trials)
+            watcher.on_message("noise floor unknown" if noise is None else noise.sentence)
         if trial.status == "failed" and planned.arm_id == study.baseline.arm_id and not _any_complete(trials):
             write_reports(directory)
             return StudyOutcome("baseline failed", new, tuple(trials))
@@ -140,22 +146,30 @@ async def _run_plan(
 def _ask_search(
     directory: StudyDir, study: Study, trials: Sequence[Trial], watcher: Watcher
 ) -> tuple[Study, list[PlannedTrial]]:
-    """The study with the launch that its strategy asks for next, which is on disk before it is made."""
-    if study.search is None or study.search_end is not None:
+    """The study with the launch that its strategy or precision asks for next, on disk before it is made."""
+    if study.search is None:
+        planned = launch_for_precision(study, trials)
+        if planned is None:
+            return study, []
+        asked, reason = planned, planned.reason or ""
+    elif study.search_end is not None:
         return study, []
-    answer = next_launch(study, trials)
-    watcher.on_message(answer.reason)
-    if isinstance(answer, SearchEnd):
-        study = study.model_copy(update={"search_end": answer.reason})
-        directory.replace_study(study)
-        return study, []
+    else:
+        answer = next_launch(study, trials)
+        reason = answer.reason
+        if isinstance(answer, SearchEnd):
+            watcher.on_message(reason)
+            study = study.model_copy(update={"search_end": reason})
+            directory.replace_study(study)
+            return study, []
+        asked = answer.planned.model_copy(update={"reason": reason})
+    watcher.on_message(reason)
     known = {(p.arm_id, p.repetition) for p in study.plan}
     made = [
         PlannedTrial(arm_id=t.arm_id, repetition=t.repetition)
         for t in trials
         if t.soak is None and (t.arm_id, t.repetition) not in known
     ]
-    asked = answer.planned.model_copy(update={"reason": answer.reason})
     plan = (*study.plan, *made, asked)
     study = study.model_copy(update={"plan": plan})
     directory.replace_study(study)
@@ -166,7 +180,9 @@ def is_finished(study: Study, trials: Sequence[Trial], *, retry_failed: bool = F
     """Whether nothing is left to launch."""
     if remaining(study, trials, retry_failed=retry_failed) or arm_to_soak(study, trials) is not None:
         return False
-    return study.search is None or study.search_end is not None
+    if study.search is None:
+        return launch_for_precision(study, trials) is None
+    return study.search_end is not None
 
 
 def arm_to_soak(study: Study, trials: Sequence[Trial]) -> Arm | None:
@@ -252,25 +268,32 @@ async def _next_trial(
     todo: int,
 ) -> Trial:
     arm = study.arm(planned.arm_id)
+    observed = observations(study, trials)
     hypothesis = propose(
         arm,
         baseline=study.baseline,
-        observed=observations(study, trials),
+        observed=observed,
         expectation=study.expectations.get(arm.arm_id),
+        concurrency=study.workload.loads[0].concurrency or 1,
     )
     if planned.reason is not None:
         hypothesis = hypothesis.model_copy(update={"why": f"{planned.reason}. {hypothesis.why}"})
     number, folder = directory.new_trial(arm.arm_id)
-    total = len(study.plan)
+    place_in_study, total = len(study.plan) - todo + position + 1, len(study.plan)
+    if study.search is not None:
+        place_in_study = 1 + sum(t.soak is None for t in trials)
+        total = max(place_in_study, search_estimate(study, trials).launches_likely)
+    left = total - place_in_study + 1
     watcher.on_trial_start(
         TrialStart(
             number=number,
-            position=total - todo + position + 1,
+            position=place_in_study,
             total=total,
+            total_is_likely=study.search is not None,
             arm=arm,
             repetition=planned.repetition,
             hypothesis=hypothesis,
-            eta_s=estimate(study, trials, remaining=todo - position).seconds if trials else None,
+            eta_s=estimate(study, trials, remaining=left).seconds if trials else None,
         )
     )
 
@@ -288,7 +311,7 @@ async def _next_trial(
         models=models,
         watcher=watcher,
         place=place,
-        is_worse=stop_rule(study, trials, arm.arm_id, launch_log_sd=DEFAULT_LAUNCH_LOG_SD),
+        is_worse=stop_rule(study, trials, arm.arm_id, launch_log_sd=launch_log_sd(observed)),
     )
 
 
@@ -326,30 +349,6 @@ def fetch_models(study: Study, *, home: Path, on_fetch: Callable[[str, int, int 
     )
 
 
-def observations(study: Study, trials: Sequence[Trial]) -> list[Observation]:
-    """What was measured so far, each speed beside the last baseline before it."""
-    found: list[Observation] = []
-    baseline_speeds: dict[str, float] | None = None
-    for trial in trials:
-        if trial.status != "complete" or trial.soak is not None:
-            continue
-        first = trial.loads[:1]
-        speed = pooled_speed(first, end_to_end, level=study.level)
-        if speed is None:
-            continue
-        speedup = None
-        if trial.arm_id == study.baseline.arm_id:
-            baseline_speeds = speed_by_prompt(first)
-        elif baseline_speeds:
-            samples = [SpeedSample(trial.arm_id, 2, speed_by_prompt(first))]
-            against = [SpeedSample(study.baseline.arm_id, 1, baseline_speeds)]
-            compared = compare_with_baseline(samples, against, level=study.level, margin=study.margin)
-            if trial.arm_id in compared:
-                speedup = compared[trial.arm_id].speedup.value
-        found.append(Observation(trial.arm, speed.value, speedup, pooled_acceptance(first)))
-    return found
-
-
 def _judged(
     hypothesis: Hypothesis,
     arm: Arm,
@@ -358,19 +357,24 @@ def _judged(
     study: Study,
     trials: Sequence[Trial],
 ) -> Hypothesis:
-    observed = pooled_speed(loads[:1], end_to_end, level=study.level)
-    reference = [
-        SpeedSample(t.arm_id, t.number, speed_by_prompt(t.loads[:1]))
-        for t in trials
-        if t.status == "complete" and t.arm_id == hypothesis.compared_with
-    ]
-    speedup: Interval | None = None
-    if reference:
-        samples = [SpeedSample(arm.arm_id, order, speed_by_prompt(loads[:1]))]
-        compared = compare_with_baseline(samples, reference, level=study.level, margin=study.margin)
-        if arm.arm_id in compared:
-            speedup = compared[arm.arm_id].speedup
-    return judge_hypothesis(hypothesis, observed=observed, speedup_over_reference=speedup)
+    own = SpeedSample(arm.arm_id, order, speed_by_prompt(loads[:1]))
+
+    def over(arm_id: str | None) -> Interval | None:
+        reference = [
+            SpeedSample(t.arm_id, t.number, speed_by_prompt(t.loads[:1]))
+            for t in trials
+            if t.status == "complete" and t.soak is None and t.arm_id == arm_id
+        ]
+        compared = compare_with_baseline([own], reference, level=study.level, margin=study.margin)
+        return compared[arm.arm_id].speedup if arm.arm_id in compared else None
+
+    baseline = study.baseline.arm_id
+    return judge_hypothesis(
+        hypothesis,
+        observed=pooled_speed(loads[:1], end_to_end, level=study.level),
+        speedup_over_reference=over(hypothesis.compared_with),
+        speedup=None if arm.arm_id == baseline else over(baseline),
+    )
 
 
 def check_continues(directory: StudyDir, study: Study) -> None:

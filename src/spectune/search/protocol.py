@@ -70,11 +70,22 @@ class Objective:
     concurrencies: tuple[int, ...] = (1,)
 
     def measured(self, history: History) -> dict[str, float]:
-        """By arm id, over its launches; arms not measured at every concurrency are left out."""
+        """By arm id, over its launches; arms not measured at every concurrency are left out.
+
+        Where a speedup over the baseline around it is known, it counts, and not
+        the bare speed, which drifts with the machine.
+        """
+        plain: dict[int, list[float]] = {}
+        for o in history.observations:
+            if o.arm.is_baseline:
+                plain.setdefault(o.concurrency, []).append(math.log(o.tok_per_s))
         logs: dict[tuple[str, int], list[float]] = {}
         for o in history.observations:
             if not o.synthetic:
-                logs.setdefault((id_of(o.arm), o.concurrency), []).append(math.log(o.tok_per_s))
+                log, base = math.log(o.tok_per_s), plain.get(o.concurrency)
+                if o.speedup is not None and base:
+                    log = math.fsum(base) / len(base) + math.log(o.speedup)
+                logs.setdefault((id_of(o.arm), o.concurrency), []).append(log)
         found = {}
         for arm_id in history.measured:
             parts = [logs.get((arm_id, c)) for c in self.concurrencies]

@@ -151,6 +151,11 @@ class ArmSpec(_Spec):
         description="The engine accepts drafts by lot at this mean length (bonus token included): measures what a step "
         "costs whatever the drafter is worth; never compared as a result.",
     )
+    synthetic_acceptance_rates: tuple[float, ...] | None = Field(
+        default=None,
+        description="The same by position: the share of steps in which each drafted token is kept, never rising. A "
+        "shorter draft uses the first of them. Chains on vLLM and llama.cpp; SGLang imposes their sum.",
+    )
     flags: dict[str, FlagValue] = Field(default_factory=dict, description="Engine flags of this arm.")
     env: dict[str, str] = Field(default_factory=dict, description="Environment variables of this arm.")
     expect: Literal["faster", "slower", "same"] | None = Field(
@@ -273,6 +278,18 @@ class StudySpec(_Spec):
     )
     baseline_every: int = Field(
         default=2, ge=1, description="The baseline is launched again after so many arms, to cancel drift."
+    )
+    noise_floor: bool = Field(
+        default=True,
+        description="Launch plain decoding twice before anything else: what two equal launches differ by is the "
+        "smallest difference the study can tell, and it says so at its start.",
+    )
+    precision: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="After the repetitions, launch on until each speedup (in a search, the winner's) is known within "
+        "this share of itself, e.g. 0.03; up to the budget, at most 20 launches of an arm.",
     )
     budget: BudgetSpec = Field(default=BudgetSpec(), description="Limits.")
     host: str = Field(

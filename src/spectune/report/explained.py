@@ -1,0 +1,128 @@
+"""The explanation of a study: its measured arms as rows, and what was predicted of every arm."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from spectune.domain.cost_model import SpeedModel
+from spectune.domain.prediction_observation import Observation
+from spectune.domain.prediction_shape import shape_of
+from spectune.domain.study import Study
+from spectune.domain.trial import Trial
+from spectune.explain.explanation import explain
+from spectune.explain.measured import MeasuredRow, Prediction, log_sd_of
+from spectune.explain.records import Explanation
+from spectune.report.observed import observations, skips_steps
+from spectune.report.records import ArmSummary, LoadSummary, TrialSummary
+
+_LEVEL = 0.8
+_PAIRED = "speeds are plain decoding's times the speedup paired prompt by prompt: no drift of the machine is in them"
+
+
+def explain_study(
+    study: Study,
+    trials: Sequence[Trial],
+    arms: Sequence[ArmSummary],
+    launches: Sequence[TrialSummary],
+    *,
+    best_arm_id: str | None,
+    machine_ceiling_tok_per_s: float | None = None,
+) -> Explanation | None:
+    """``None`` while there is no complete trial of the baseline, or of anything beside it."""
+    rows = measured_rows(arms)
+    if not any(row.is_baseline for row in rows) or all(row.is_baseline for row in rows):
+        return None
+    return explain(
+        rows,
+        predictions=list(predictions(study, trials, arms, launches)),
+        winning_command=_winning_command(launches, best_arm_id),
+        machine_ceiling_tok_per_s=machine_ceiling_tok_per_s,
+        margin=study.margin,
+        assumptions=(_PAIRED,),
+    )
+
+
+def measured_rows(arms: Sequence[ArmSummary]) -> list[MeasuredRow]:
+    """Every arm at every closed load point where the baseline was measured too."""
+    plain = {
+        load.load.concurrency or 1: load.e2e_tok_per_s.value
+        for arm in arms
+        if arm.is_baseline
+        for load in arm.loads
+        if load.load.shape != "open" and load.e2e_tok_per_s is not None
+    }
+    rows = []
+    for arm in arms:
+        for load in arm.loads:
+            concurrency = load.load.concurrency or 1
+            if load.load.shape != "open" and concurrency in plain:
+                row = _row(arm, load, plain[concurrency])
+                rows += [] if row is None else [row]
+    return rows
+
+
+def _row(arm: ArmSummary, load: LoadSummary, plain_tok_per_s: float) -> MeasuredRow | None:
+    if load.e2e_tok_per_s is None:
+        return None
+    skips = skips_steps(load.verify_step_frac)
+    speedup = load.speedup.value if load.speedup else None
+    observation = Observation(
+        arm=arm.arm,
+        tok_per_s=load.e2e_tok_per_s.value if speedup is None else plain_tok_per_s * speedup,
+        speedup=speedup,
+        acceptance=None if arm.is_baseline else load.acceptance_counts,
+        concurrency=load.load.concurrency or 1,
+        log_sd=log_sd_of(load.speedup or load.e2e_tok_per_s),
+        length=load.tokens_per_decode_step if skips else None,
+        length_log_sd=log_sd_of(load.acceptance_length),
+    )
+    shape = shape_of(arm.arm)
+    length = None if arm.is_baseline else load.acceptance_length
+    return MeasuredRow(arm.name, observation, length, depth=shape.steps or None)
+
+
+def predictions(
+    study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummary], launches: Sequence[TrialSummary]
+) -> Iterator[Prediction]:
+    """Of each arm, as written before its first launch; of an arm never launched, as the model sees it now."""
+    first: dict[str, TrialSummary] = {}
+    for launch in launches:
+        if not launch.is_baseline and not launch.arm.is_synthetic and launch.soak is None:
+            first.setdefault(launch.arm_id, launch)
+    model = SpeedModel(observations(study, trials))
+    concurrency = study.workload.loads[0].concurrency or 1
+    for arm in arms:
+        launched = first.get(arm.arm_id)
+        if launched is not None:
+            hypothesis = launched.hypothesis
+            speed, point = launched.e2e_tok_per_s, arm.first
+            yield Prediction(
+                arm.name,
+                predicted_tok_per_s=hypothesis.predicted_tok_per_s,
+                predicted_speedup=hypothesis.predicted_speedup,
+                measured_tok_per_s=None if speed is None else speed.value,
+                measured_speedup=point.speedup.value if point is not None and point.speedup else None,
+            )
+        elif not arm.is_baseline and not arm.arm.is_synthetic and _is_predictable(model, arm, concurrency):
+            found = model.predict(arm.arm, concurrency=concurrency)
+            n = model.num_points
+            yield Prediction(
+                arm.name,
+                predicted_tok_per_s=found.tok_per_s.interval(unit="tok/s", level=_LEVEL, n=n),
+                predicted_speedup=found.speedup.interval(unit="x baseline", level=_LEVEL, n=n),
+                measured_tok_per_s=None,
+                measured_speedup=None,
+            )
+
+
+def _is_predictable(model: SpeedModel, arm: ArmSummary, concurrency: int) -> bool:
+    known = model.baseline_tok_per_s(concurrency) is not None and model.num_points > 0
+    return known and model.acceptance.of(arm.arm).case != "unknown"
+
+
+def _winning_command(launches: Sequence[TrialSummary], best_arm_id: str | None) -> str | None:
+    for launch in launches:
+        if launch.arm_id == best_arm_id and launch.status == "complete":
+            return shlex.join(launch.command)
+    return None

@@ -1,0 +1,118 @@
+"""The explanation as Markdown: what limits the speed, what to do next, predicted against measured."""
+
+from __future__ import annotations
+
+from spectune.domain.interval import Interval
+from spectune.explain.records import Explanation, PredictedAgainstMeasured
+from spectune.report.markdown_text import block, escape, table
+from spectune.report.words import UNKNOWN, measured, milliseconds, number, percent, ratio, times
+
+MAX_ACTIONS = 6
+MAX_ROWS = 40
+
+
+def markdown_why(explanation: Explanation | None) -> list[str]:
+    """Sections "Why", "What next", "What if" and "Predicted and measured"; nothing without an explanation."""
+    if explanation is None:
+        return []
+    return [*_steps(explanation), *_next(explanation), *_what_if(explanation), *_predictions(explanation)]
+
+
+def _steps(explanation: Explanation) -> list[str]:
+    first = min(row.concurrency for row in explanation.rows)
+    known = [r for r in explanation.rows if r.concurrency == first and r.parts and not r.is_baseline]
+    known.sort(key=lambda row: -row.e2e_tok_per_s)
+    if not known:
+        return []
+    rows = [
+        [
+            escape(row.arm),
+            milliseconds(row.step_cost_s),
+            "; ".join(
+                f"{part.name} {milliseconds(part.s)} ms, {percent(part.share)}"
+                f"{'' if part.separated else ' (not told apart)'}"
+                for part in row.parts
+                if part.is_shown
+            ),
+            number(row.acceptance_length),
+            number(row.break_even_acceptance_length),
+            number(row.zero_overhead_tok_per_s),
+        ]
+        for row in known[:MAX_ROWS]
+    ]
+    header = ["arm", "step, ms", "its parts", "keeps", "breaks even at", "no overhead, tok/s"]
+    return [
+        "## Why",
+        f"**{escape(known[0].arm)}** is limited by {escape(known[0].binding_limit, limit=600)}.",
+        table(header, rows, right=(1, 3, 4, 5)),
+    ]
+
+
+def _next(explanation: Explanation) -> list[str]:
+    lines = []
+    for action in explanation.next[:MAX_ACTIONS]:
+        speed = action.predicted_tok_per_s
+        shown = "" if speed is None else f": {measured(speed)} tok/s"
+        lines.append(
+            f"{action.rank}. **{escape(action.action, limit=400)}**{shown}. {escape(action.why, limit=400)}"
+        )
+    parts = ["## What next", "\n".join(lines)]
+    if explanation.winning_command:
+        parts += ["The winning command:", block(explanation.winning_command)]
+    return parts
+
+
+def _what_if(explanation: Explanation) -> list[str]:
+    if not explanation.what_if:
+        return []
+    rows = [
+        [
+            f"{escape(w.change)} (c={w.concurrency})",
+            measured(w.predicted_tok_per_s),
+            ratio(w.speedup),
+            escape(w.basis),
+        ]
+        for w in explanation.what_if[:MAX_ROWS]
+    ]
+    anchor = escape(explanation.what_if[0].arm)
+    return [
+        f"## What if {anchor} had",
+        table(["change", "predicted tok/s", "speedup", "basis"], rows, right=(1, 2)),
+    ]
+
+
+def _tok_per_s(speed: Interval | None) -> str:
+    return UNKNOWN if speed is None else f"{measured(speed)} tok/s"
+
+
+def _seen(prediction: PredictedAgainstMeasured) -> str:
+    if prediction.measured_speedup is None and prediction.measured_tok_per_s is None:
+        return "not measured"
+    if prediction.measured_speedup is not None and prediction.predicted_speedup is not None:
+        return ratio(prediction.measured_speedup)
+    return f"{number(prediction.measured_tok_per_s)} tok/s"
+
+
+def _predictions(explanation: Explanation) -> list[str]:
+    if not explanation.predictions:
+        return []
+    rows = [
+        [
+            escape(p.arm),
+            times(p.predicted_speedup) if p.predicted_speedup else _tok_per_s(p.predicted_tok_per_s),
+            _seen(p),
+            UNKNOWN if p.error_frac is None else f"{100 * p.error_frac:+.1f} %",
+        ]
+        for p in explanation.predictions[:MAX_ROWS]
+    ]
+    parts = [
+        "## Predicted and measured",
+        table(["arm", "predicted", "measured", "error"], rows, right=(1, 2, 3)),
+    ]
+    error = explanation.model_error
+    if error is not None:
+        parts.append(
+            f"Median error {percent(error.median_abs_frac)}, worst {percent(error.worst_abs_frac)}; "
+            f"{percent(error.inside_frac)} inside the predicted {percent(error.level)} intervals (n = {error.n})."
+        )
+    return parts

@@ -1,0 +1,92 @@
+"""What a study's trials teach the models of speed: one observation per trial and closed load point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from spectune.domain.measurement import LoadResult
+from spectune.domain.prediction_observation import Observation
+from spectune.domain.statistics import SpeedSample, compare_with_baseline
+from spectune.domain.study import Study
+from spectune.domain.trial import Trial
+from spectune.domain.workload import LoadPoint
+from spectune.report import pooling
+
+_SKIPS_BELOW = 0.98
+
+
+def observations(study: Study, trials: Sequence[Trial]) -> list[Observation]:
+    """In order of measurement. Trials that were stopped early count, failed ones and soaks do not.
+
+    ``speedup`` is against the baseline launches around the trial, so that a
+    drift of the machine is in neither. The speed of a trial that was stopped
+    is the baseline's over all prompts, times that ratio.
+    """
+    counted = [t for t in trials if t.status != "failed" and t.soak is None]
+    found: list[Observation] = []
+    for trial in counted:
+        for load in trial.loads:
+            if load.load.concurrency is not None:
+                observation = _observe(study, trial, load, counted)
+                found += [] if observation is None else [observation]
+    return found
+
+
+def _observe(study: Study, trial: Trial, load: LoadResult, trials: Sequence[Trial]) -> Observation | None:
+    speed = pooling.pooled_speed([load], pooling.end_to_end, level=study.level)
+    assert load.load.concurrency is not None
+    if speed is None:
+        return None
+    is_baseline = trial.arm_id == study.baseline.arm_id
+    speedup = None if is_baseline else _speedup(study, trial, load, trials)
+    value = speed.value
+    if load.cut_short and speedup is not None:
+        whole = _baseline_speed(study, load.load, trials)
+        value = value if whole is None else whole * speedup
+    counts = None if is_baseline else pooling.pooled_acceptance([load])
+    skips = skips_steps(pooling.verify_step_frac([load], counts))
+    return Observation(
+        arm=trial.arm,
+        tok_per_s=value,
+        speedup=speedup,
+        acceptance=counts,
+        concurrency=load.load.concurrency,
+        length=pooling.tokens_per_decode_step([load], counts) if skips else None,
+        synthetic=trial.arm.is_synthetic,
+        launch=trial.number,
+    )
+
+
+def skips_steps(verify_step_frac: float | None) -> bool:
+    """Whether a drafter leaves some steps without a draft (ngram, ``p_min``): length is then not tokens per step."""
+    return verify_step_frac is not None and verify_step_frac < _SKIPS_BELOW
+
+
+def _samples(trials: Sequence[Trial], point: LoadPoint) -> list[SpeedSample]:
+    found = []
+    for trial in trials:
+        load = pooling.load_of(trial, point)
+        speeds = {} if load is None else pooling.speed_by_prompt([load])
+        found += [SpeedSample(trial.arm_id, trial.number, speeds)] if speeds else []
+    return found
+
+
+def _speedup(study: Study, trial: Trial, load: LoadResult, trials: Sequence[Trial]) -> float | None:
+    baseline_id = study.baseline.arm_id
+    against = _samples([t for t in trials if t.arm_id == baseline_id], load.load)
+    own = [SpeedSample(trial.arm_id, trial.number, pooling.speed_by_prompt([load]))]
+    compared = compare_with_baseline(own, against, level=study.level, margin=study.margin)
+    return compared[trial.arm_id].speedup.value if trial.arm_id in compared else None
+
+
+def _baseline_speed(study: Study, point: LoadPoint, trials: Sequence[Trial]) -> float | None:
+    loads = [pooling.load_of(t, point) for t in trials if t.arm_id == study.baseline.arm_id]
+    speeds = [
+        speed.value
+        for load in loads
+        if load is not None
+        and not load.cut_short
+        and (speed := pooling.pooled_speed([load], pooling.end_to_end, level=study.level)) is not None
+    ]
+    return math.exp(math.fsum(map(math.log, speeds)) / len(speeds)) if speeds else None

@@ -1,0 +1,65 @@
+"""Launches beyond the plan, until speedups are known as well as the study asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from spectune.domain.interval import Interval
+from spectune.domain.study import PlannedTrial, Study
+from spectune.domain.trial import Trial
+from spectune.report.arms import comparable_trials, view_point
+
+MAX_LAUNCHES = 20
+"""Of one arm: noise that so many launches do not average out is not of the kind that averages out."""
+
+
+def launch_for_precision(
+    study: Study, trials: Sequence[Trial], *, among: Sequence[str] | None = None
+) -> PlannedTrial | None:
+    """The least known of the arms (``among``: their ids, default all), each new launch between two of the baseline.
+
+    ``None`` once every interval is narrow enough, the arm failed, or the
+    number of launches is spent; and always where no precision is asked for.
+    """
+    if study.precision is None or over_budget(study, trials):
+        return None
+    counted = comparable_trials(study, trials)
+    by_arm = view_point(study, counted, study.workload.loads[0]).by_arm
+    wanted = math.log1p(study.precision)
+    open_arms = []
+    for arm_id, comparison in by_arm.items():
+        launches = repetitions_of(trials, arm_id)
+        if (among is None or arm_id in among) and launches < MAX_LAUNCHES and not _fails(trials, arm_id):
+            half = _half_width(comparison.speedup)
+            open_arms += [(half, arm_id, launches)] if half > wanted else []
+    if not open_arms:
+        return None
+    half, arm_id, launches = max(open_arms)
+    known = "has no interval yet" if math.isinf(half) else f"is known within {math.expm1(half):.1%}"
+    reason = f"{study.arm(arm_id).name} {known}, wanted {study.precision:.1%}"
+    baseline = study.baseline.arm_id
+    if trials[-1].arm_id != baseline:
+        number = repetitions_of(trials, baseline)
+        return PlannedTrial(arm_id=baseline, repetition=number, reason=f"{reason}; plain decoding around it")
+    return PlannedTrial(arm_id=arm_id, repetition=launches, reason=reason)
+
+
+def _half_width(speedup: Interval) -> float:
+    """Of the logarithm; infinite where launches and prompts are too few for an interval."""
+    if not speedup.low or not speedup.high:
+        return math.inf
+    return math.log(speedup.high / speedup.low) / 2
+
+
+def repetitions_of(trials: Sequence[Trial], arm_id: str) -> int:
+    return len({t.repetition for t in trials if t.arm_id == arm_id and t.soak is None})
+
+
+def _fails(trials: Sequence[Trial], arm_id: str) -> bool:
+    own = [t for t in trials if t.arm_id == arm_id and t.soak is None]
+    return bool(own) and own[-1].status == "failed"
+
+
+def over_budget(study: Study, trials: Sequence[Trial]) -> bool:
+    return study.budget.max_trials is not None and len(trials) >= study.budget.max_trials

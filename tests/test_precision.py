@@ -1,0 +1,123 @@
+"""The noise floor first, and launches beyond the plan until speedups are known well enough."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from report_studies import BASELINE, FAST, SLOW, study, trial
+
+from spectune.domain.study import Budget, Study
+from spectune.domain.trial import Trial
+from spectune.report.noise import noise_of, summarize_noise
+from spectune.report.summary import summarize
+from spectune.runner.plan import plan_trials
+from spectune.runner.precision import MAX_LAUNCHES, launch_for_precision
+
+SPEED = {"baseline": 100.0, "fast": 120.0, "slow": 80.0}
+
+
+def simulate(of: Study, *, launch_sd: float, seed: int = 3) -> list[Trial]:
+    """The plan, then what precision asks for; each launch off by ``launch_sd``, each prompt by 1 %."""
+    rng = random.Random(seed)
+    trials: list[Trial] = []
+
+    def launch(arm_id: str, repetition: int) -> None:
+        arm = of.arm(arm_id)
+        shift = rng.gauss(0, launch_sd)
+        speeds = {
+            p.prompt_id: SPEED[arm.name] * math.exp(shift + rng.gauss(0, 0.01)) for p in of.workload.prompts
+        }
+        trials.append(trial(of, arm, len(trials) + 1, speeds=speeds, repetition=repetition))
+
+    for planned in of.plan:
+        launch(planned.arm_id, planned.repetition)
+    while (asked := launch_for_precision(of, trials)) is not None:
+        launch(asked.arm_id, asked.repetition)
+    return trials
+
+
+def planned(*arms: object, precision: float | None, budget: int | None = None) -> Study:
+    made = study(FAST, SLOW, num_prompts=12, precision=precision, noise_floor=True)
+    ids = [arm.arm_id for arm in made.arms]
+    plan = tuple(plan_trials(ids, repetitions=1, baseline_every=2, noise_floor=True))
+    return made.model_copy(update={"plan": plan, "budget": Budget(max_trials=budget)})
+
+
+def half_widths(of: Study, trials: list[Trial]) -> list[float]:
+    found = []
+    for arm in summarize(of, trials).arms:
+        speedup = arm.first.speedup if arm.first else None
+        if speedup is not None:
+            assert speedup.low is not None
+            assert speedup.high is not None
+            found.append(math.sqrt(speedup.high / speedup.low) - 1)
+    return found
+
+
+class TestPrecision:
+    def test_launches_go_on_until_every_speedup_is_known_so_well(self) -> None:
+        of = planned(precision=0.05)
+        trials = simulate(of, launch_sd=0.02)
+        assert len(trials) > len(of.plan)
+        assert all(half <= 0.05 for half in half_widths(of, trials))
+
+    def test_every_further_launch_stands_between_two_of_the_baseline(self) -> None:
+        of = planned(precision=0.05)
+        trials = simulate(of, launch_sd=0.02)
+        names = [t.arm.name for t in trials]
+        extra = names[len(of.plan) :]
+        assert {"baseline"} < set(extra)
+        for index, name in enumerate(names):
+            if index >= len(of.plan) and name != "baseline":
+                assert names[index - 1] == "baseline"
+        assert len({(t.arm_id, t.repetition) for t in trials}) == len(trials), (
+            "no launch is repeated by number"
+        )
+
+    def test_without_a_wish_nothing_is_added(self) -> None:
+        of = planned(precision=None)
+        assert len(simulate(of, launch_sd=0.02)) == len(of.plan)
+
+    def test_a_budget_ends_it(self) -> None:
+        assert len(simulate(planned(precision=0.001, budget=9), launch_sd=0.02)) == 9
+
+    def test_noise_that_does_not_average_out_ends_it(self) -> None:
+        of = planned(precision=0.0001)
+        trials = simulate(of, launch_sd=0.05)
+        assert sum(t.arm_id == FAST.arm_id for t in trials) == MAX_LAUNCHES
+
+    def test_a_search_cares_for_its_winner_alone(self) -> None:
+        of = planned(precision=0.01)
+        trials = simulate(planned(precision=None), launch_sd=0.03)
+        asked = launch_for_precision(of, trials, among=[SLOW.arm_id])
+        assert asked is not None
+        assert asked.arm_id in {SLOW.arm_id, BASELINE.arm_id}
+        assert "slow" in (asked.reason or "")
+
+
+class TestNoiseFloor:
+    def test_the_baseline_is_launched_twice_at_first(self) -> None:
+        plan = list(plan_trials(["b", "x", "y"], repetitions=2, baseline_every=2, noise_floor=True))
+        assert [(p.arm_id, p.repetition) for p in plan][:3] == [("b", 0), ("b", 1), ("x", 0)]
+        assert len({(p.arm_id, p.repetition) for p in plan}) == len(plan)
+
+    def test_it_recovers_the_spread_of_launches_and_of_prompts(self) -> None:
+        of = planned(precision=0.0001)
+        noise = noise_of(of, simulate(of, launch_sd=0.04))
+        assert noise is not None
+        assert 0.03 < noise.launch < 0.055
+        assert 0.012 < noise.prompt < 0.017  # two launches' prompts: 1 % times the root of 2
+
+    def test_it_is_stated_as_what_can_be_told_apart(self) -> None:
+        of = planned(precision=None)
+        trials = simulate(of, launch_sd=0.02)
+        found = summarize_noise(of, trials)
+        assert found is not None
+        assert f"{100 * found.detectable_frac:.2g} % apart with these 12 prompts" in found.sentence
+        assert summarize(of, trials).noise == found
+
+    def test_one_launch_of_each_arm_says_nothing_of_it(self) -> None:
+        of = study(FAST, num_prompts=4)
+        once = [trial(of, BASELINE, 1, speeds=100.0), trial(of, FAST, 2, speeds=120.0)]
+        assert summarize_noise(of, once) is None
