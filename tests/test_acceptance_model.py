@@ -172,16 +172,30 @@ def test_a_length_that_contradicts_the_longer_run_makes_the_family_measured() ->
         arm(3, topk=4),
         arm(3, method="dspark"),
         arm(3, method="ngram"),
-        arm(3, flags={"spec-draft-p-min": 0.75}),
     ],
 )
-def test_trees_blocks_ngrams_and_p_min_are_never_derived(other: Arm) -> None:
+def test_trees_blocks_and_ngrams_are_never_derived(other: Arm) -> None:
     same_family = other.model_copy(
         update={"knobs": other.knobs.model_copy(update={"num_steps": 5, "num_draft_tokens": 5})}
     )
     model = AcceptanceModel([measured(same_family, 2.6)])
     assert model.of(other).case == "regressed"
     assert model.of(same_family).case == "own"
+
+
+def test_a_chain_with_a_threshold_is_derived_from_its_like_and_from_no_other() -> None:
+    """Where it stops is decided token by token, so a shorter limit only cuts the draft."""
+    rng = random.Random(6)
+    careful = arm(5, flags={"spec-draft-p-min": 0.75})
+    long = Observation(careful, 80.0, None, draw(rng, [0.5, 0.4, 0.3, 0.2, 0.1], 3000))
+    model = AcceptanceModel([long])
+    found = model.of(arm(2, flags={"spec-draft-p-min": 0.75}))
+    assert found.case == "derived"
+    assert found.length.value == pytest.approx(chain_length([0.5, 0.4]), rel=0.03)
+    assert model.of(arm(2)).case == "unknown"
+    assert model.of(arm(2, flags={"spec-draft-p-min": 0.5})).case == "unknown"
+    off = Observation(arm(5, flags={"spec-draft-p-min": 0.0}), 80.0, None, long.acceptance)
+    assert AcceptanceModel([off]).of(arm(3)).case == "derived", "a threshold of 0 is none"
 
 
 def test_graphs_do_not_change_acceptance() -> None:

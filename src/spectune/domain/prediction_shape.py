@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from spectune.domain.arm import Arm
 
 CHAIN_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model"})
-_VARIABLE_LENGTH_FLAGS = ("p-min", "p_min", "min-prob", "confidence")
+VARIABLE_METHODS = frozenset({"ngram", "suffix"})
+_THRESHOLD_FLAGS = ("p-min", "p_min", "min-prob", "confidence")
 _MOST_REMEMBERED = 4096
 
 Family = tuple[str, str | None]
@@ -28,9 +29,11 @@ class ArmFacts:
     arm_id: str
     shape: Shape
     is_chain: bool
-    """Whether shorter drafts of this arm follow from longer ones."""
+    """Whether shorter drafts of this arm follow from longer ones of its family."""
+    stops_early: bool
+    """Whether it drafts fewer tokens than it may, where it is unsure or finds nothing."""
     family: Family
-    """Method and drafter."""
+    """Method and drafter, and the threshold at which it stops drafting, if it has one."""
     setting: str
     """Family and everything else that may change acceptance; graphs do not."""
     coordinates: tuple[float, ...]
@@ -76,15 +79,18 @@ def _facts(arm: Arm) -> ArmFacts:
     shape = (
         Shape(0, 1, 0) if arm.is_baseline else Shape(steps, knobs.topk or 1, knobs.num_draft_tokens or steps)
     )
-    variable = any(
-        word in name and _is_on(value) for name, value in arm.flags.items() for word in _VARIABLE_LENGTH_FLAGS
-    )
+    thresholds = [
+        f"{name}={value}"
+        for name, value in sorted(arm.flags.items())
+        if _is_on(value) and any(word in name for word in _THRESHOLD_FLAGS)
+    ]
     others = (tuple(sorted(arm.flags.items(), key=str)), tuple(sorted(arm.env.items())))
     return ArmFacts(
         arm_id=arm.arm_id,
         shape=shape,
-        is_chain=knobs.method in CHAIN_METHODS and shape.topk == 1 and not variable,
-        family=(knobs.method, knobs.drafter),
+        is_chain=knobs.method in CHAIN_METHODS and shape.topk == 1,
+        family=(knobs.method, " ".join([knobs.drafter or "", *thresholds]).strip() or None),
+        stops_early=bool(thresholds) or knobs.method in VARIABLE_METHODS,
         setting=repr((knobs.method, knobs.drafter, others)),
         coordinates=(
             math.log2(shape.tokens + 1) / 0.4,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.measurement import LoadResult
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.statistics import SpeedSample, compare_with_baseline
@@ -44,18 +45,29 @@ def _observe(study: Study, trial: Trial, load: LoadResult, trials: Sequence[Tria
     if load.cut_short and speedup is not None:
         whole = _baseline_speed(study, load.load, trials)
         value = value if whole is None else whole * speedup
-    counts = None if is_baseline else pooling.pooled_acceptance([load])
-    skips = skips_steps(pooling.verify_step_frac([load], counts))
+    counts = None if is_baseline else _per_decode_step(load)
     return Observation(
         arm=trial.arm,
         tok_per_s=value,
         speedup=speedup,
         acceptance=counts,
         concurrency=load.load.concurrency,
-        length=pooling.tokens_per_decode_step([load], counts) if skips else None,
         synthetic=trial.arm.is_synthetic,
         launch=trial.number,
     )
+
+
+def _per_decode_step(load: LoadResult) -> AcceptanceCounts | None:
+    """Acceptance with every decode step counted: one without a draft is one that kept nothing.
+
+    Steps that are cut off by the token limit make the count a little too
+    small, so it is used only where a drafter is seen to skip steps.
+    """
+    counts = pooling.pooled_acceptance([load])
+    steps = pooling.decode_steps([load], counts)
+    if counts is None or steps is None or not skips_steps(pooling.verify_step_frac([load], counts)):
+        return counts
+    return counts.model_copy(update={"num_drafts": steps})
 
 
 def skips_steps(verify_step_frac: float | None) -> bool:
