@@ -13,10 +13,12 @@ from healthy.models import eagle3_head, make_model
 from report_studies import BASELINE, counts, load_result, request, speculative, study, trial
 
 from spectune.domain.findings import Finding
+from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.report.findings import _BETTER
 from spectune.report.summary import summarize
 from spectune.runner import own_log
+from spectune.runner.check import CheckResult, without_refused
 from spectune.runner.finding_kinds import KINDS
 from spectune.runner.own_log import findings_of_own_log
 
@@ -218,3 +220,37 @@ class TestInTheReport:
         named = {code for kept, others in _BETTER.items() for code in (kept, *others)}
         named |= own_log._KNOWN_BETTER | {c for pair in own_log._FORESEEN.items() for c in pair}
         assert named <= {kind.code for kind in KINDS}
+
+
+class TestSearchesLeaveOutWhatCheckRefuses:
+    def made(self, search: str | None) -> Study:
+        good, bad = speculative("good", length=2), speculative("bad", length=9)
+        return study(good, bad, search=search)
+
+    def checked(self, of: Study, *names: str) -> CheckResult:
+        error = Finding(code="too-long", severity="error", subject="bad", message="9 are too many")
+        by_arm = {arm.arm_id: (error,) for arm in of.arms if arm.name in names}
+        return CheckResult((error,), (), {}, by_arm)
+
+    def test_a_search_goes_on_without_them_and_keeps_the_reason(self) -> None:
+        of = self.made("predict")
+        left, checked = without_refused(of, self.checked(of, "bad"), allowed=())
+        assert [arm.name for arm in left.arms] == ["baseline", "good"]
+        assert left.pruned_arms == {"bad": "check: too-long: 9 are too many"}
+        assert not checked.errors()
+
+    def test_a_list_of_wanted_arms_stays_refused(self) -> None:
+        of = self.made(None)
+        assert without_refused(of, self.checked(of, "bad"), allowed=())[1].errors()
+
+    def test_so_does_a_search_of_which_nothing_or_no_baseline_would_be_left(self) -> None:
+        of = self.made("grid")
+        for names in (("good", "bad"), ("baseline",)):
+            left, checked = without_refused(of, self.checked(of, *names), allowed=())
+            assert left == of
+            assert checked.errors()
+
+    def test_what_is_allowed_stays_in(self) -> None:
+        of = self.made("predict")
+        left, _ = without_refused(of, self.checked(of, "bad"), allowed=("too-long",))
+        assert left == of

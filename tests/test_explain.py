@@ -15,7 +15,7 @@ from spectune.domain.prediction_observation import Observation
 from spectune.errors import BadInput, StudyFileError
 from spectune.explain.explanation import explain
 from spectune.explain.measured import MeasuredRow, Prediction
-from spectune.explain.records import ExplainedRow, Explanation
+from spectune.explain.records import ExplainedRow, Explanation, WhatIf
 from spectune.explain.table import read_table
 from spectune.explain.terminal import explanation_view
 from spectune.report.explained import measured_rows
@@ -366,3 +366,31 @@ class TestStudy:
         study, trials = realistic()
         others = [t for t in trials if t.arm_id != study.baseline.arm_id]
         assert summarize(study, others).explanation is None
+
+    def test_imposed_acceptance_tells_what_a_step_costs_and_is_no_row(self) -> None:
+        """100 tok/s plain. Imposed 3 tokens at K=4 give 150 tok/s: a step costs 2 plain ones, 0.25 per token."""
+        base = baseline_arm(engine="vllm", target="m")
+
+        def chain(k: int, **changes: object) -> Arm:
+            knobs = Knobs(method="eagle3", drafter="d", num_draft_tokens=k, num_steps=k)
+            return Arm(name=f"k{k}", engine="vllm", target="m", knobs=knobs).model_copy(update=changes)
+
+        def imposed(k: int, speed: float) -> Observation:
+            arm = chain(k, synthetic_acceptance_length=3.0)
+            return Observation(arm, speed, None, None, length=3.0, synthetic=True, log_sd=0.005)
+
+        rows = [MeasuredRow("plain", Observation(base, 100.0, None, None), None, depth=0)]
+        length = Interval(value=1.5, low=1.4, high=1.6, n=9, unit="tokens/step")
+        own = Observation(chain(2), 100.0, None, None, length=1.5)
+        rows.append(MeasuredRow("k2", own, length, depth=2))
+        found = explain(rows, imposed=[imposed(4, 150.0), imposed(6, 120.0)])
+        assert [r.arm for r in found.rows] == ["plain", "k2"]
+        four = next(w for w in found.what_if if w.change == "a chain of 4")
+        without = next(w for w in explain(rows).what_if if w.change == "a chain of 4")
+
+        def width(w: WhatIf) -> float:
+            assert w.predicted_tok_per_s.low is not None
+            assert w.predicted_tok_per_s.high is not None
+            return w.predicted_tok_per_s.high / w.predicted_tok_per_s.low
+
+        assert width(four) < width(without), "the step's cost is known now"

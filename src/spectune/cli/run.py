@@ -28,7 +28,7 @@ from spectune.errors import BadInput
 from spectune.hosts.choose import LOCAL, host_called
 from spectune.report.summary import summarize
 from spectune.report.terminal import study_tables
-from spectune.runner.check import CheckResult, check_study
+from spectune.runner.check import CheckResult, check_study, without_refused
 from spectune.runner.check_sources import Sources
 from spectune.runner.estimate import Estimate, estimate
 from spectune.runner.finding_kinds import check_codes
@@ -101,7 +101,7 @@ def _run(
         directory = StudyDir.open(where) if StudyDir.exists(where) else None
         return _dry_run(study, directory, as_json=args.json)
     if not StudyDir.exists(where):
-        checked = _check(args, study, [], retry_failed=retry_failed)
+        study, checked = _checked(args, study, [], retry_failed=retry_failed)
         if _refused(args, checked):
             return 1
         directory = StudyDir.create(where, study=study, source=text)
@@ -109,7 +109,7 @@ def _run(
         directory = StudyDir.open(where)
         with directory.lock():
             check_continues(directory, study)
-            checked = _check(args, study, directory.read_trials(), retry_failed=retry_failed)
+            study, checked = _checked(args, study, directory.read_trials(), retry_failed=retry_failed)
             if _refused(args, checked):
                 return 1
             _tell_foreign(directory, study)
@@ -142,6 +142,21 @@ def _check(
     sources = Sources(home=data_home(), files_here=study.host == LOCAL)
     arms = [arm for arm in study.arms if arm.arm_id in waiting]
     return check_study(study, sources, arms=arms, gpus=gpus_of(study))
+
+
+def _checked(
+    args: argparse.Namespace, study: Study, trials: Sequence[Trial], *, retry_failed: bool
+) -> tuple[Study, CheckResult | None]:
+    """The study without the arms of its search that cannot be launched, which are named."""
+    checked = _check(args, study, trials, retry_failed=retry_failed)
+    if checked is None:
+        return study, None
+    before = set(study.pruned_arms)
+    study, checked = without_refused(study, checked, allowed=args.allow)
+    for name, reason in study.pruned_arms.items():
+        if name not in before:
+            sys.stderr.write(f"left out: {printable(name)}: {printable(reason)}\n")
+    return study, checked
 
 
 def _refused(args: argparse.Namespace, checked: CheckResult | None) -> bool:

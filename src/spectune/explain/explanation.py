@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from spectune.domain.cost_model import SpeedModel
 from spectune.domain.prediction import prediction_error
+from spectune.domain.prediction_observation import Observation
 from spectune.domain.prediction_shape import id_of
 from spectune.explain.measured import MeasuredRow, Prediction
 from spectune.explain.next_actions import next_actions
@@ -20,12 +21,17 @@ def explain(
     *,
     assumptions: Sequence[str] = (),
     predictions: Sequence[Prediction] = (),
+    imposed: Sequence[Observation] = (),
     winning_command: str | None = None,
     machine_ceiling_tok_per_s: float | None = None,
     margin: float = 0.02,
 ) -> Explanation:
-    """Needs a baseline row; ``predictions`` were written before each launch."""
-    model = SpeedModel([row.observation for row in rows])
+    """Needs a baseline row; ``predictions`` were written before each launch.
+
+    ``imposed``: arms whose acceptance was imposed. What their steps cost goes
+    into the model; they are no rows, since their speed is no result.
+    """
+    model = SpeedModel([*(row.observation for row in rows), *imposed])
     explained = tuple(explain_row(row, model, machine_ceiling=machine_ceiling_tok_per_s) for row in rows)
     first = min(row.concurrency for row in rows)
     anchor = _anchor(rows, first)

@@ -36,6 +36,7 @@ def explain_study(
     return explain(
         rows,
         predictions=list(predictions(study, trials, arms, launches)),
+        imposed=[o for o in observations(study, trials) if o.synthetic],
         winning_command=_winning_command(launches, best_arm_id),
         machine_ceiling_tok_per_s=machine_ceiling_tok_per_s,
         margin=study.margin,

@@ -35,6 +35,7 @@ def render_markdown(summary: StudySummary) -> str:
     parts += _arms(summary) or ["Nothing has been measured."]
     waiting = [f"{escape(arm.name)} ({arm.status})" for arm in summary.arms if not arm.loads]
     parts += [f"Without a measurement: {listing(waiting, most=12)}."] if waiting else []
+    parts += _search(summary)
     parts += markdown_why(summary.explanation)
     parts += _findings(summary)
     parts += _acceptance(summary)
@@ -109,6 +110,16 @@ def _arms(summary: StudySummary) -> list[str]:
             f"{level} intervals that hold for all arms of a table together; within {margin} of 1.00x is the same."
         )
     return parts
+
+
+def _search(summary: StudySummary) -> list[str]:
+    study = summary.study
+    if study.search is None:
+        return []
+    ended = f"; it ended: {escape(study.search_end)}" if study.search_end else ""
+    left = [f"{escape(name)} ({escape(reason)})" for name, reason in study.pruned_arms.items()]
+    parts = [f"Searched by {study.search}{ended}."]
+    return parts + ([f"Left out: {listing(left, most=12)}."] if left else [])
 
 
 def _order(arm: ArmSummary, label: str) -> float:

@@ -217,6 +217,10 @@ class StudyFacts(Record):
     num_planned_trials: int
     num_remaining_trials: int
     skipped_arms: tuple[str, ...]
+    search: str | None = None
+    search_end: str | None = None
+    pruned_arms: dict[str, str] = Field(default_factory=dict)
+    """Arms that the search left out, and why, by name."""
 
 
 class StudySummary(Record):

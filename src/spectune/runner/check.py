@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spectune.domain.arm import Arm
@@ -72,6 +72,31 @@ class _Launch:
     command: tuple[str, ...]
     version: EngineVersion | None
     judgement: Judgement
+
+
+def without_refused(
+    study: Study, checked: CheckResult, *, allowed: Sequence[str]
+) -> tuple[Study, CheckResult]:
+    """A search goes on without the arms that have errors; they are kept with their reason as ``pruned_arms``.
+
+    Unchanged where the study lists what it wants, where the baseline has an
+    error, or where no arm would be left: then the study itself is wrong.
+    """
+    refused = {
+        arm_id: error
+        for arm_id, findings in checked.by_arm.items()
+        if (error := next((f for f in findings if f.severity == "error" and f.code not in allowed), None))
+    }
+    kept = tuple(arm for arm in study.arms if arm.arm_id not in refused)
+    if study.search is None or not refused or kept[:1] != study.arms[:1] or len(kept) < 2:
+        return study, checked
+    reasons = {study.arm(arm_id).name: f"check: {e.code}: {e.message}" for arm_id, e in refused.items()}
+    standing = {f.code for arm in kept for f in checked.by_arm.get(arm.arm_id, ())}
+    gone = {e.code for e in refused.values()} - standing
+    changed = study.model_copy(update={"arms": kept, "pruned_arms": {**study.pruned_arms, **reasons}})
+    findings = tuple(f for f in checked.findings if f.code not in gone)
+    by_arm = {arm_id: found for arm_id, found in checked.by_arm.items() if arm_id not in refused}
+    return changed, replace(checked, findings=findings, by_arm=by_arm)
 
 
 def check_study(

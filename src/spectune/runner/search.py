@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from spectune.domain.arm import Arm
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial
 from spectune.report.observed import observations
+from spectune.runner.estimate import estimate
 from spectune.runner.precision import launch_for_precision, over_budget, repetitions_of
 from spectune.search.plan import SearchEstimate, estimate_search, make_strategy
 from spectune.search.protocol import Ask, Budget, History, LegalArm, Objective
-
-_ASSUMED_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,7 @@ def _confirm(
 
 def _legal_arms(study: Study, trials: Sequence[Trial]) -> list[LegalArm]:
     """Every arm with what a launch of it takes, as far as trials have shown it."""
-    seconds = [sum(t.phases_s.values()) for t in trials if t.status == "complete" and t.phases_s]
-    typical = median(seconds) if seconds else _ASSUMED_S
+    typical = estimate(study, trials, remaining=1).seconds
     return [LegalArm(arm, launch_s=typical) for arm in study.arms]
 
 

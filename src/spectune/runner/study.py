@@ -77,6 +77,8 @@ async def run_study(
         _check_same_workload(directory, study, trials)
         todo = remaining(study, trials, retry_failed=retry_failed)
         watcher.on_study(study, done=len(study.plan) - len(todo), total=len(study.plan))
+        if study.search is not None and study.search_end is None:
+            watcher.on_message(str(search_estimate(study, trials)))
         if is_finished(study, trials, retry_failed=retry_failed):
             write_reports(directory)
             return StudyOutcome("done", 0, tuple(trials))

@@ -62,6 +62,10 @@ class SearchEstimate:
     basis: str
     pruned: tuple[PrunedArm, ...] = ()
 
+    def __str__(self) -> str:
+        most = f", at most {self.launches_most} in {self.minutes_most:.0f}" if self.launches_most else ""
+        return f"likely {self.launches_likely} launches in {self.minutes_likely:.0f} min{most} ({self.basis})"
+
 
 def estimate_search(
     name: str,
