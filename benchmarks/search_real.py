@@ -7,9 +7,9 @@
     spectune run benchmarks/studies/search-vllm-imposed.yaml --dir GRID
     python benchmarks/search_real.py replay GRID
 
-``replay`` asks ``predict`` under each imposed drafter of a sweep and answers
-with the launches of the sweep: arms of imposed acceptance are never results
-of a study, so no study could search among them.
+``replay`` asks ``predict`` and answers with the launches of the sweep, under
+each imposed drafter apart: arms of imposed acceptance are never results of a
+study, so no study could search among them.
 """
 
 from __future__ import annotations
@@ -124,6 +124,9 @@ def replay(grid_dir: Path) -> None:
         if o.arm.synthetic_acceptance_rates is not None:
             drafters[o.arm.synthetic_acceptance_rates].append(replace(o, synthetic=False))
     took = {t.arm_id: math.fsum(t.phases_s.values()) for t in trials}
+    if not drafters:
+        own = [o for o in seen if not o.arm.is_baseline]
+        _replay_one(grid.baseline, plain, own, {t.arm_id: math.fsum(t.phases_s.values()) for t in trials})
     for rates, group in drafters.items():
         print(f"imposed by position: {', '.join(f'{r:g}' for r in rates)}")
         _replay_one(grid.baseline, plain, group, took)

@@ -313,6 +313,25 @@ def test_the_cause_of_a_bad_start_is_found_in_its_log(name: str, words: str) -> 
     assert "[type=" not in cause.message
 
 
+def test_vllms_last_lines_point_up_and_the_workers_reason_counts() -> None:
+    at = "ERROR 11-30 03:32:09"
+    log = [
+        f"(Worker pid=36) {at} [multiproc_executor.py:1063] AssertionError: no such kernel for this head size",
+        f"(EngineCore pid=35) {at} [core.py:1512] RuntimeError: Worker failed with error 'no such kernel for this "
+        "head size', please check the stack trace above for the root cause",
+        f"(APIServer pid=34) {at} [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore "
+        "encountered an issue. See stack trace (above) for the root cause.",
+    ]
+    cause = adapter_for("vllm").cause_of_death(log)
+    assert cause is not None
+    assert "no such kernel for this head size" in cause.message
+    lots = [line.replace("no such kernel for this head size", "Synthetic acceptance not supported with CPU sampling")
+            for line in log]  # fmt: skip
+    imposed = adapter_for("vllm").cause_of_death(lots)
+    assert imposed is not None
+    assert "GPUs only" in (imposed.remedy or "")
+
+
 @pytest.mark.parametrize("folder", recordings())
 def test_a_healthy_start_has_no_cause_of_death(folder: Path) -> None:
     log = (folder / "server.log").read_text(encoding="utf-8").splitlines()

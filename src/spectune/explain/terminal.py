@@ -35,6 +35,9 @@ def explanation_view(explanation: Explanation) -> RenderableType:
                 f"{error.inside_frac:.0%} inside their {error.level:.0%} intervals ({error.n} trials)"
             )
         )
+    if explanation.training:
+        lines = [f"  {plain(line)}" for line in explanation.training]
+        blocks.append(Text("what training would buy:\n" + "\n".join(lines) + "\n"))
     if explanation.winning_command:
         blocks.append(Text(f"winning command:\n  {plain(explanation.winning_command)}", overflow="fold"))
     blocks += [Text(f"assumed: {plain(line)}", style="dim") for line in explanation.assumptions]

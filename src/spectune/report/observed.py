@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.measurement import LoadResult
 from spectune.domain.prediction_observation import Observation
-from spectune.domain.statistics import SpeedSample, compare_with_baseline
+from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.domain.workload import LoadPoint
 from spectune.report import pooling
 
 _SKIPS_BELOW = 0.98
+_FEW_PROMPTS = 4
+"""Fewer do not show how much prompts differ."""
 
 
 def observations(study: Study, trials: Sequence[Trial]) -> list[Observation]:
@@ -40,7 +42,8 @@ def _observe(study: Study, trial: Trial, load: LoadResult, trials: Sequence[Tria
     if speed is None:
         return None
     is_baseline = trial.arm_id == study.baseline.arm_id
-    speedup = None if is_baseline else _speedup(study, trial, load, trials)
+    compared = None if is_baseline else _compare(study, trial, load, trials)
+    speedup = None if compared is None else compared.speedup.value
     value = speed.value
     if load.cut_short and speedup is not None:
         whole = _baseline_speed(study, load.load, trials)
@@ -52,6 +55,7 @@ def _observe(study: Study, trial: Trial, load: LoadResult, trials: Sequence[Tria
         speedup=speedup,
         acceptance=counts,
         concurrency=load.load.concurrency,
+        log_sd=_prompt_error(compared),
         synthetic=trial.arm.is_synthetic,
         launch=trial.number,
     )
@@ -84,12 +88,19 @@ def _samples(trials: Sequence[Trial], point: LoadPoint) -> list[SpeedSample]:
     return found
 
 
-def _speedup(study: Study, trial: Trial, load: LoadResult, trials: Sequence[Trial]) -> float | None:
+def _compare(study: Study, trial: Trial, load: LoadResult, trials: Sequence[Trial]) -> Comparison | None:
     baseline_id = study.baseline.arm_id
     against = _samples([t for t in trials if t.arm_id == baseline_id], load.load)
     own = [SpeedSample(trial.arm_id, trial.number, pooling.speed_by_prompt([load]))]
     compared = compare_with_baseline(own, against, level=study.level, margin=study.margin)
-    return compared[trial.arm_id].speedup.value if trial.arm_id in compared else None
+    return compared.get(trial.arm_id)
+
+
+def _prompt_error(compared: Comparison | None) -> float | None:
+    """Standard error of the log speedup that comes from prompts: large where a trial was stopped after a few."""
+    if compared is None or compared.prompt_log_var is None or compared.num_prompts < _FEW_PROMPTS:
+        return None
+    return math.sqrt(compared.prompt_log_var)
 
 
 def _baseline_speed(study: Study, point: LoadPoint, trials: Sequence[Trial]) -> float | None:
