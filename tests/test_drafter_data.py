@@ -14,7 +14,6 @@ import pytest
 from drafter_data_server import END, Script, answer_of, rendered, vllm_like, word_id
 from fake_server_fixture import fake_engine
 
-from spectune.bench.prompts import CATEGORIES
 from spectune.drafter.data.generator import generate_prompts
 from spectune.drafter.data.manifest import Manifest
 from spectune.drafter.data.plan import make_plan, planned_prompts, split_of
@@ -54,34 +53,6 @@ def rows_of(out: Path) -> list[dict]:
 def prompts_file(path: Path, texts: list[str]) -> Path:
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
     return path
-
-
-# The generator
-
-
-def test_the_same_seed_gives_the_same_prompts_and_a_longer_list_begins_with_a_shorter_one() -> None:
-    long, short = list(generate_prompts(600, seed=3)), list(generate_prompts(120, seed=3))
-    assert long[:120] == short
-    assert [p.text for p in generate_prompts(120, seed=4)] != [p.text for p in short]
-
-
-def test_generated_prompts_are_all_different_and_balanced_over_the_six_categories() -> None:
-    prompts = list(generate_prompts(6000))
-    assert len({p.text for p in prompts}) == len({p.prompt_id for p in prompts}) == 6000
-    assert {c: sum(p.category == c for p in prompts) for c in CATEGORIES} == dict.fromkeys(CATEGORIES, 1000)
-    assert not [p.text for p in prompts if "{" in p.text or "}" in p.text]
-
-
-def test_a_category_that_runs_out_does_not_end_the_others() -> None:
-    prompts = list(generate_prompts(20_000, categories=("code", "maths")))
-    assert len(prompts) == 20_000
-    assert len({p.text for p in prompts}) == 20_000
-    assert sum(p.category == "maths" for p in prompts) > 10_000
-
-
-def test_an_unknown_category_is_an_error_that_lists_the_valid_ones() -> None:
-    with pytest.raises(BadInput, match="poems; valid are code, maths"):
-        list(generate_prompts(3, categories=("poems",)))
 
 
 # The plan
@@ -369,6 +340,73 @@ def test_a_sample_that_stands_in_the_journal_twice_counts_once(tmp_path: Path) -
         manifest = run(server.url, request, on_progress=lambda progress: counted.append(progress.done))
     assert max(counted) == 6 == manifest.num_answered
     assert len(rows_of(tmp_path / "d")) == 6
+
+
+def test_more_prompts_are_added_behind_those_that_are_there_and_nothing_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    out, split = tmp_path / "d", 0.3
+    with vllm_like(Script()) as server:
+        run(server.url, request_for(out, generate=40, held_out_frac=split))
+        before = {path.name: path.read_bytes() for path in (out / "parts").glob("*.parquet")}
+        rows = rows_of(out)
+        server.asked.clear()
+        run(server.url, request_for(out, generate=75, held_out_frac=split))
+        assert sum(server.asked.values()) == 35 and set(server.asked.values()) == {1}
+        manifest = run(server.url, request_for(out, generate=110, held_out_frac=split))
+        fresh = tmp_path / "fresh"
+        run(server.url, request_for(fresh, generate=110, held_out_frac=split))
+    assert {name: (out / "parts" / name).read_bytes() for name in before} == before
+    assert rows_of(out)[:40] == rows
+    # Row for row what one run for all of them would have given, splits and seeds included.
+    assert rows_of(out) == rows_of(fresh)
+    assert (manifest.num_prompts, manifest.num_rows, manifest.complete) == (110, 110, True)
+    assert len({file.file for file in manifest.files}) == 3 + 3 + 3  # of 16; the last of each run is shorter
+
+
+def test_a_set_that_is_not_complete_can_grow_and_a_file_of_prompts_can_be_added(tmp_path: Path) -> None:
+    out, file = tmp_path / "d", prompts_file(tmp_path / "p.jsonl", [f"mine {n}" for n in range(9)])
+
+    def stop(progress) -> None:
+        if progress.done == 17:
+            raise KeyboardInterrupt
+
+    with vllm_like(Script()) as server:
+        with pytest.raises(KeyboardInterrupt):
+            run(server.url, request_for(out, generate=20), on_progress=stop)
+        # The generated ones come first in a request, yet those of the file are behind what is there.
+        manifest = run(server.url, request_for(out, generate=26, files=(file,)))
+        assert len(server.asked) == 35
+        assert sum(server.asked.values()) <= 35 + 8  # in flight at the interrupt
+    assert (manifest.num_rows, manifest.complete) == (35, True)
+    assert len({row["prompt_id"] for row in rows_of(out)}) == 35
+
+
+def test_growing_that_is_killed_between_its_two_files_goes_on_with_either_request(tmp_path: Path) -> None:
+    out = tmp_path / "d"
+    with vllm_like(Script()) as server:
+        run(server.url, request_for(out, generate=20))
+        plan = (out / "plan.json").read_bytes()
+        run(server.url, request_for(out, generate=30))
+        for number in (2, 3):
+            (out / "parts" / f"part-{number:05d}.json").unlink(missing_ok=True)
+        (out / "plan.json").write_bytes(plan)
+        assert run(server.url, request_for(out, generate=20)).num_prompts == 20
+        assert run(server.url, request_for(out, generate=30)).num_prompts == 30
+    assert len(rows_of(out)) == 30
+
+
+def test_fewer_or_other_prompts_are_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    out = tmp_path / "d"
+    with vllm_like(Script()) as server:
+        run(server.url, request_for(out, generate=30))
+        kept = (out / "prompts.jsonl").read_bytes(), (out / "plan.json").read_bytes()
+        with pytest.raises(BadInput, match="holds 10 prompts that are not among those asked for now"):
+            run(server.url, request_for(out, generate=20))
+        with pytest.raises(BadInput, match=r"holds \d+ prompts that are not among"):
+            run(server.url, request_for(out, generate=50, categories=("code",)))
+    assert ((out / "prompts.jsonl").read_bytes(), (out / "plan.json").read_bytes()) == kept
+    assert not list(out.glob(".*.tmp"))
 
 
 def test_another_request_on_the_same_folder_is_refused_with_what_changed(tmp_path: Path) -> None:

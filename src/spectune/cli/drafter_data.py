@@ -44,17 +44,22 @@ def run_data_commands(args: argparse.Namespace) -> int:
 def data_command(args: argparse.Namespace) -> int:
     """1 if the answers are shown not to be the target's own, or if more than a tenth of the prompts failed."""
     manifest: Manifest
+    if args.url is not None and args.study is not None:
+        raise BadInput("--url and --study: one server answers; give its address, or the study that starts it")
     if args.url is not None:
         manifest = run_interruptible(
             regenerate(args.url.rstrip("/").removesuffix("/v1"), data_request(args), **server_options(args)),
             on_signal=lambda name: _say("stopping; finished samples are kept" if ":" in name else name),
             resume_hint=f"Run the same command again to go on with {args.out}",
         )
+    elif args.study is not None:
+        manifest = _through_study(args)
     elif args.check_likelihood:
         manifest = read_manifest(Path(args.out))
     else:
         raise BadInput(
-            "--url: give the address of a running server of the target, e.g. http://127.0.0.1:8000"
+            "--url: give the address of a running server of the target, e.g. http://127.0.0.1:8000, or --study with "
+            "the study file of a server to start"
         )
     likelihood = None
     if args.check_likelihood:
@@ -73,6 +78,23 @@ def data_command(args: argparse.Namespace) -> int:
         )
     bad = manifest.num_failed > manifest.num_prompts / 10 or manifest.num_rows == 0
     return 1 if bad or (likelihood is not None and likelihood.own_answers is False) else 0
+
+
+def _through_study(args: argparse.Namespace) -> Manifest:
+    from spectune.cli.drafter_study import data_through_study
+
+    if args.engine != "auto" or args.model is not None:
+        raise BadInput("--engine, --model: the study says both; leave them out with --study")
+    return data_through_study(
+        args,
+        data_request(args),
+        say=_say,
+        interrupted=lambda name: _say(name.replace("what was measured", "every finished sample")),
+        encoder=_encoder(args),
+        on_progress=DataProgress(),
+        on_message=_say,
+        **({"target_name": args.target} if args.target else {}),
+    )
 
 
 def data_request(args: argparse.Namespace) -> DataRequest:
@@ -108,7 +130,7 @@ def data_request(args: argparse.Namespace) -> DataRequest:
             limit=args.num_prompts,
             categories=categories,
         ),
-        concurrency=args.concurrency,
+        concurrency=args.concurrency or DataRequest.concurrency,
         request_timeout_s=args.request_timeout,
         redo_damaged=args.redo_damaged,
         retry_failed=args.retry_failed,
@@ -117,17 +139,20 @@ def data_request(args: argparse.Namespace) -> DataRequest:
 
 def server_options(args: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of ``regenerate`` beside the address and the request."""
-    kwargs = _json_object("--template-kwargs", args.template_kwargs)
-    encoder = TokenizerEncoder.load(args.tokenizer, template_kwargs=kwargs) if args.tokenizer else None
     return {
         "api_key": os.environ.get(args.api_key_env) or None,
         "engine": args.engine,
         "model": args.model,
-        "encoder": encoder,
+        "encoder": _encoder(args),
         "target_name": args.target,
         "on_progress": DataProgress(),
         "on_message": _say,
     }
+
+
+def _encoder(args: argparse.Namespace) -> TokenizerEncoder | None:
+    kwargs = _json_object("--template-kwargs", args.template_kwargs)
+    return TokenizerEncoder.load(args.tokenizer, template_kwargs=kwargs) if args.tokenizer else None
 
 
 def _json_object(flag: str, text: str | None) -> dict[str, Any]:

@@ -33,7 +33,19 @@ def _add_data(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--out", required=True, metavar="DIR", help="the data set; given again, it is resumed"
     )
-    parser.add_argument("--url", help="a running server of the target, e.g. http://127.0.0.1:8000")
+    server = parser.add_argument_group("server")
+    server.add_argument("--url", help="a running server of the target, e.g. http://127.0.0.1:8000")
+    server.add_argument(
+        "--study", metavar="FILE", help="a study file: its server is started, asked, and stopped again"
+    )
+    server.add_argument("--arm", default="baseline", help="of the study (default: %(default)s)")
+    server.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    server.add_argument(
+        "--context",
+        type=_whole,
+        metavar="TOKENS",
+        help="per request of a llama.cpp that the study starts (default: the study's)",
+    )
     prompts = parser.add_argument_group("prompts")
     prompts.add_argument(
         "--generate", type=_whole, metavar="N", help="so many prompts of the built-in generator"
@@ -66,7 +78,9 @@ def _add_data(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     answers.add_argument("--seed", type=int, default=0, help="of prompts and answers (default: %(default)s)")
     answers.add_argument("--extra-body", help="JSON object merged into every request body")
     answers.add_argument(
-        "--concurrency", type=_whole, default=64, help="requests in flight (default: %(default)s)"
+        "--concurrency",
+        type=_whole,
+        help="requests in flight (default: 64; 16 with a llama.cpp that the study starts)",
     )
     answers.add_argument("--engine", default="auto", help="llamacpp, vllm, sglang, openai, or auto (default)")
     answers.add_argument("--model", help="served model name (default: the first one listed)")

@@ -32,6 +32,7 @@ from spectune.runner.check import CheckResult, check_study, without_refused
 from spectune.runner.check_sources import Sources
 from spectune.runner.estimate import Estimate, estimate
 from spectune.runner.finding_kinds import check_codes
+from spectune.runner.launch import ModelPaths
 from spectune.runner.machine import machine_of
 from spectune.runner.plan import resolve_study, sample_launch
 from spectune.runner.search import search_estimate
@@ -43,7 +44,6 @@ from spectune.runner.study import (
     remaining,
     run_study,
 )
-from spectune.runner.trial import ModelPaths
 from spectune.store.study_dir import StudyDir
 from spectune.study_file.load import load_study_file
 

@@ -23,11 +23,11 @@ from spectune.hosts.choose import LOCAL, host_called
 from spectune.hosts.facts import ServerStatus
 from spectune.hosts.host import Host, new_server_id
 from spectune.report.fault_findings import differing_knobs, same_model
+from spectune.runner.launch import ModelPaths, arm_called, launch_plan
 from spectune.runner.machine import machine_of
 from spectune.runner.plan import resolve_study
 from spectune.runner.ports import PortPool
 from spectune.runner.study import fetch_models
-from spectune.runner.trial import ModelPaths, launch_plan
 from spectune.server.admission import admit
 from spectune.server.death import died_before
 from spectune.server.detect import detect_engine, served_model
@@ -129,15 +129,8 @@ def _wanted(args: argparse.Namespace) -> _Wanted:
     spec, _, document = load_study_file(path, overrides=overrides)
     machine = run_interruptible(machine_of(spec.host), on_signal=_say, resume_hint="Nothing was started")
     study = resolve_study(spec, document, path=path.absolute(), machine=machine)
-    arm = _arm_called(study, args.arm)
+    arm = arm_called(study, args.arm)
     return _Wanted(study, arm, fetch_models(study, home=data_home(), on_fetch=lambda *_: None))
-
-
-def _arm_called(study: Study, name: str) -> Arm:
-    for arm in study.arms:
-        if name in (arm.name, arm.arm_id):
-            return arm
-    raise BadInput(f"--arm {name}: no such arm; valid: {', '.join(arm.name for arm in study.arms)}")
 
 
 async def _up(host: Host, wanted: _Wanted, args: argparse.Namespace) -> ServerStatus:

@@ -81,7 +81,7 @@ class Generation:
         self._publish = publish
         self._on_tokens = on_tokens
         self._on_end = on_end
-        self._tokens = answer_tokens(
+        self.tokens = answer_tokens(
             question.prompt, question.num_tokens, seed=seed, diverge_after=diverge_after
         )
         self._steps: Iterator[int] = (
@@ -122,7 +122,7 @@ class Generation:
         self._emit(1 + accepted)
 
     def _emit(self, num_tokens: int) -> None:
-        text = detokenize(self._tokens[self._sent : self._sent + num_tokens])
+        text = detokenize(self.tokens[self._sent : self._sent + num_tokens])
         is_first = self._sent == 0
         self._sent += num_tokens
 

@@ -38,6 +38,7 @@ class FakeHttp(asyncio.Protocol):
         self._chunk_head = b""
         self._chunk_tail = b""
         self._stamps_chunks = False
+        self._returns_ids = False
         self._start_request()
 
     def _start_request(self) -> None:
@@ -150,6 +151,7 @@ class FakeHttp(asyncio.Protocol):
             finish_reason=finish_reason,
         )
         self._stamps_chunks = body.get("stamp_chunks") is True
+        self._returns_ids = body.get("return_token_ids") is True
         self._play(question, dies=state.num_requests == state.options.die_at_request)
 
     def _play(self, question: Question, *, dies: bool) -> None:
@@ -219,6 +221,9 @@ class FakeHttp(asyncio.Protocol):
         text = "".join(self._text)
         content = {"message": {"role": "assistant", "content": text}} if question.is_chat else {"text": text}
         last["choices"] = [{"index": 0, **content, "finish_reason": question.finish_reason}]
+        if self._returns_ids:  # as vLLM names them
+            last["prompt_token_ids"] = tokenize(question.prompt)
+            last["choices"][0]["token_ids"] = list(generation.tokens)
         self._reply(200, last)
         self._state.log_request("ended")
 

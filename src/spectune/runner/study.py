@@ -30,12 +30,18 @@ from spectune.report.summary import summarize
 from spectune.report.write import write_reports
 from spectune.runner.estimate import estimate
 from spectune.runner.events import TrialStart, Watcher
-from spectune.runner.ports import PortPool
+from spectune.runner.launch import (
+    ModelPaths,
+    Place,
+    launch_key,
+    place_on,
+    stop_leftovers,
+    without_other_servers,
+)
 from spectune.runner.precision import launch_for_precision
 from spectune.runner.search import SearchEnd, next_launch, search_estimate
 from spectune.runner.stop_early import stop_rule
-from spectune.runner.trial import ModelPaths, Place, launch_key, run_trial
-from spectune.server.lifecycle import end_server
+from spectune.runner.trial import run_trial
 from spectune.store.study_dir import StudyDir
 
 SOAK_REPETITION = -1
@@ -83,7 +89,7 @@ async def run_study(
             write_reports(directory)
             return StudyOutcome("done", 0, tuple(trials))
         async with host:
-            place = await _place(directory, host, watcher, known=findings or {})
+            place = await place_on(host, owner=str(directory.path.resolve()), known=findings or {})
             return await _run_plan(directory, study, trials, todo, models, watcher, place)
 
 
@@ -105,10 +111,11 @@ async def _run_plan(
             break
         planned, position = queue.pop(0), new
         if _over_budget(study, len(trials), time.monotonic() - began):
-            await stop_leftovers(place, watcher)
+            await stop_leftovers(place, on_message=watcher.on_message)
             write_reports(directory)
             return StudyOutcome("budget", new, tuple(trials))
-        place = await _without_other_servers(place, study, planned, models, watcher)
+        key = launch_key(study.arm(planned.arm_id), study, models)
+        place = await without_other_servers(place, key=key, on_message=watcher.on_message)
         try:
             trial = await _next_trial(
                 directory,
@@ -223,38 +230,6 @@ async def _soak_trial(
         place=place,
         soak_s=study.soak_s,
     )
-
-
-async def _place(
-    directory: StudyDir, host: Host, watcher: Watcher, *, known: Mapping[str, Sequence[Finding]]
-) -> Place:
-    """The host, with the servers that an earlier run of this study left there."""
-    owner = str(directory.path.resolve())
-    alive = tuple(s for s in await host.servers() if s.owner == owner)
-    return Place(host=host, ports=PortPool(host), owner=owner, alive=alive, known=known)
-
-
-async def _without_other_servers(
-    place: Place, study: Study, planned: PlannedTrial, models: ModelPaths, watcher: Watcher
-) -> Place:
-    """``place`` with at most the one server that the next trial can use; the others are stopped."""
-    if not place.alive:
-        return place
-    key = launch_key(study.arm(planned.arm_id), study, models)
-    usable = next((s for s in place.alive if s.key == key and s.state == "running" and s.ports), None)
-    await stop_leftovers(replace(place, alive=tuple(s for s in place.alive if s is not usable)), watcher)
-    if usable is None:
-        return replace(place, alive=())
-    watcher.on_message(f"taking hold of the server that an earlier run left (pid {usable.leader_pid})")
-    return replace(place, alive=(usable,))
-
-
-async def stop_leftovers(place: Place, watcher: Watcher) -> None:
-    """Stops every server that an earlier run of this study left; raises ``TeardownUnproven``."""
-    for status in place.alive:
-        if status.state in ("running", "stopping"):
-            watcher.on_message(f"stopping a server that an earlier run left (pid {status.leader_pid})")
-        await end_server(place.host, status)
 
 
 async def _next_trial(

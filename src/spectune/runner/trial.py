@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 from spectune.domain.arm import Arm
-from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import LoadResult
 from spectune.domain.secrets import redact_argv, redact_env
@@ -30,17 +26,14 @@ from spectune.errors import (
     ServerDied,
     TeardownUnproven,
 )
-from spectune.hosts.facts import ServerStatus
-from spectune.hosts.host import Host
 from spectune.report.vllm_result import vllm_bench_result
 from spectune.runner.events import Watcher
+from spectune.runner.launch import ModelPaths, Place, prepare_launch
 from spectune.runner.measure import Measured, Measurement
 from spectune.runner.own_log import findings_of_own_log
-from spectune.runner.plan import sample_launch
-from spectune.runner.ports import PortPool
 from spectune.runner.soak import Soak
 from spectune.runner.stop_early import IsWorse
-from spectune.server.lifecycle import Launched, LaunchPlan, Limits, ServerHandle, serve
+from spectune.server.lifecycle import Launched, ServerHandle, serve
 from spectune.server.phases import PhaseClock
 from spectune.store.study_dir import TrialDir, plan_record
 
@@ -50,39 +43,6 @@ _MAX_ATTEMPTS = 3
 _PORT_TAKEN = re.compile(
     r"address already in use|couldn't bind|failed to bind|attempting to bind", re.IGNORECASE
 )
-_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
-
-
-@dataclass(frozen=True)
-class ModelPaths:
-    """Where the models of a study's arms are on the host, by reference."""
-
-    by_reference: dict[str, str]
-
-    def target(self, arm: Arm) -> str:
-        return self.by_reference[arm.target]
-
-    def drafter(self, arm: Arm) -> str | None:
-        return None if arm.knobs.drafter is None else self.by_reference[arm.knobs.drafter]
-
-    def total_bytes(self, arm: Arm) -> int | None:
-        """Size of the arm's model files on this machine; ``None`` if they are not here."""
-        sizes = [_size_of(Path(p)) for p in (self.target(arm), self.drafter(arm)) if p is not None]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if known else None
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the trials of a study run, and what is alive there of an earlier run."""
-
-    host: Host
-    ports: PortPool
-    owner: str
-    """The study's directory: whose servers they are."""
-    alive: tuple[ServerStatus, ...] = ()
-    known: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
-    """What a check found before the launch, by arm id."""
 
 
 @dataclass
@@ -195,11 +155,8 @@ async def _attempt(
     place: Place,
     work: _Work,
 ) -> _Attempt:
-    key = launch_key(arm, study, models)
-    live = next((s for s in place.alive if s.key == key and s.state == "running" and s.ports), None)
-    port = live.ports[0] if live is not None else await place.ports.take()
-    plan = launch_plan(
-        arm, study, models=models, host=place.host, port=port, log_path=directory.log_path, owner=place.owner
+    plan, reattach_to = await prepare_launch(
+        arm, study, models=models, place=place, log_path=directory.log_path
     )
     attempt = _Attempt([], Launched(), PhaseClock(on_change=watcher.on_phase))
     attempt.command, attempt.env = redact_argv(plan.command.argv), redact_env(plan.command.env)
@@ -211,7 +168,7 @@ async def _attempt(
             plan,
             clock=attempt.clock,
             launched=attempt.launched,
-            reattach_to=live.server_id if live is not None else None,
+            reattach_to=reattach_to,
             on_progress=watcher.on_progress,
         ) as handle:
             attempt.facts = handle.facts
@@ -304,70 +261,9 @@ async def _until_done_or_lost(work: Measurement | Soak, handle: ServerHandle) ->
                 await task
 
 
-def launch_plan(
-    arm: Arm, study: Study, *, models: ModelPaths, host: Host, port: int, log_path: Path, owner: str
-) -> LaunchPlan:
-    """The launch of an arm of this study on this host."""
-    adapter = adapter_for(arm.engine)
-    launch = sample_launch(
-        arm,
-        study.engine,
-        study.workload,
-        port=port,
-        target_path=models.target(arm),
-        drafter_path=models.drafter(arm),
-    )
-    command = adapter.command(launch)
-    engine = study.engine
-    return LaunchPlan(
-        command=command,
-        adapter=adapter,
-        host=host,
-        port=port,
-        log_path=log_path.absolute(),
-        limits=Limits(
-            ready_s=engine.ready_timeout_s or adapter.ready_timeout_s,
-            stuck_s=engine.stuck_after_s,
-            settle_s=adapter.settle_s,
-        ),
-        subject=arm.name,
-        lease_s=study.lease_s,
-        label={"engine": arm.engine, "arm": arm.name, "port": port, "target": arm.target},
-        key=launch_key(arm, study, models),
-        owner=owner,
-        model_bytes=models.total_bytes(arm) if host.shares_files else None,
-        allow_busy_gpus=engine.allow_busy_gpus,
-        port_is_hidden=Path(command.argv[0]).name in _CONTAINERS,
-    )
-
-
-def launch_key(arm: Arm, study: Study, models: ModelPaths) -> str:
-    """Equal for launches that give the same server: command and variables, whatever the port."""
-    launch = sample_launch(
-        arm,
-        study.engine,
-        study.workload,
-        port=0,
-        target_path=models.target(arm),
-        drafter_path=models.drafter(arm),
-    )
-    command = adapter_for(arm.engine).command(launch)
-    text = json.dumps([list(command.argv), sorted(command.env.items())])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
 def _phase_before_stop(clock: PhaseClock) -> str:
     phases = [phase for phase in clock.seconds if phase != "stop"]
     return phases[-1] if phases else "launch"
-
-
-def _size_of(path: Path) -> int | None:
-    try:
-        if path.is_dir():
-            return sum(f.stat().st_size for f in path.iterdir() if f.suffix in (".safetensors", ".bin"))
-        return path.stat().st_size
-    except OSError:
-        return None
 
 
 def _no_answers(loads: list[LoadResult]) -> Failure:

@@ -22,6 +22,7 @@ _ID_FIELDS: dict[str, dict[str, Any]] = {
     "vllm": {"return_token_ids": True},
     "sglang": {"return_token_ids": True},
     "llamacpp": {"return_tokens": True, "verbose": True},
+    "fake": {"return_token_ids": True},
 }
 COMPARED_PROMPTS = 64
 _BROKEN_FINISHES = ("abort", "error")

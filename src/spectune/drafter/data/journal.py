@@ -2,7 +2,7 @@
 
 ::
 
-    OUT/journal/00003.jsonl       one line per finished sample of prompts 3000..3999, as it finished
+    OUT/journal/00003.jsonl       one line per finished sample of the shard's prompts, as it finished
     OUT/parts/part-00003.parquet  the same, in the order of the prompts; written whole or not at all
     OUT/parts/part-00003.json     its sha256 and counts; its presence means the shard is done
 
@@ -22,6 +22,7 @@ from typing import IO, Any, Literal
 
 from spectune.drafter.data.journal_lines import cut_torn_line, line, write_whole
 from spectune.drafter.data.parts import Part, damage, part_path, read_part, write_part
+from spectune.drafter.data.plan_records import Shards
 from spectune.drafter.data.samples import Conversation
 from spectune.errors import BadInput
 from spectune.store.study_dir import write_atomically
@@ -57,8 +58,7 @@ class Journal:
     """The samples of one data set. ``tries`` holds prompts that failed once."""
 
     out: Path
-    num_prompts: int
-    shard_size: int
+    shards: Shards
     tally: Tally = field(default_factory=Tally)
     tries: set[int] = field(default_factory=set)
     parts: dict[int, Part] = field(default_factory=dict)
@@ -71,18 +71,17 @@ class Journal:
         cls,
         out: Path,
         *,
-        num_prompts: int,
-        shard_size: int,
+        shards: Shards,
         redo_damaged: bool = False,
         retry_failed: bool = False,
     ) -> Journal:
         """What is on disk, checked: a part that is not what was written raises ``BadInput``."""
-        journal = cls(out, num_prompts, shard_size, _done=bytearray(num_prompts))
+        journal = cls(out, shards, _done=bytearray(shards.num_prompts))
         (out / "journal").mkdir(parents=True, exist_ok=True)
         (out / "parts").mkdir(exist_ok=True)
         for leftover in [*(out / "parts").glob(".*.tmp"), *out.glob(".*.tmp")]:
             leftover.unlink()
-        for number in range(-(-num_prompts // shard_size)):
+        for number in range(len(shards)):
             journal._recover_shard(number, redo_damaged=redo_damaged, retry_failed=retry_failed)
         return journal
 
@@ -143,24 +142,22 @@ class Journal:
         self._open.clear()
 
     def _append(self, index: int, entry: dict[str, Any]) -> None:
-        number = index // self.shard_size
+        number = self.shards.of(index)
         shard = self._open.get(number)
         if shard is None:
             file = self._path(number).open("ab", buffering=0)
             shard = self._open[number] = _OpenShard(file, 0)
-            shard.num_done = sum(self._done[self._range(number).start : self._range(number).stop])
+            span = self.shards.indexes(number)
+            shard.num_done = sum(self._done[span.start : span.stop])
         write_whole(shard.file, line({"i": index, **entry}).encode())
         if entry["status"] != "retry":
             self._done[index] = 1
             shard.num_done += 1
-            if shard.num_done == len(self._range(number)):
+            if shard.num_done == len(self.shards.indexes(number)):
                 self._seal(number)
 
     def _path(self, number: int) -> Path:
         return self.out / "journal" / f"{number:05d}.jsonl"
-
-    def _range(self, number: int) -> range:
-        return range(number * self.shard_size, min((number + 1) * self.shard_size, self.num_prompts))
 
     def _recover_shard(self, number: int, *, redo_damaged: bool, retry_failed: bool) -> None:
         part = read_part(self.out, number)
@@ -202,12 +199,12 @@ class Journal:
             self._done[index] = 1
             self.tries.discard(index)
             self._count(entry)
-        if all(self._done[index] for index in self._range(number)):
+        if all(self._done[index] for index in self.shards.indexes(number)):
             self._seal(number)
 
     def _take(self, number: int, part: Part) -> None:
         self.parts[number] = part
-        for index in self._range(number):
+        for index in self.shards.indexes(number):
             self._done[index] = 1
         self.tally.answered += part.num_answered
         self.tally.empty += part.num_empty
@@ -227,7 +224,7 @@ class Journal:
 
     def _entries(self, number: int) -> Iterator[dict[str, Any]]:
         """Journal lines that can be read; others are noted, and their samples asked again."""
-        span = self._range(number)
+        span = self.shards.indexes(number)
         path = self._path(number)
         with path.open("rb") as file:
             for place, text in enumerate(file, start=1):
@@ -253,7 +250,7 @@ class Journal:
                 by_index.setdefault(entry["i"], entry)
         ordered = [by_index[index] for index in sorted(by_index)]
         part = write_part(
-            self.out, number, ordered, num_prompts=len(self._range(number)), num_retried=num_retried
+            self.out, number, ordered, num_prompts=len(self.shards.indexes(number)), num_retried=num_retried
         )
         self.parts[number] = part
         if not part.num_failed:  # else --retry-failed begins from it

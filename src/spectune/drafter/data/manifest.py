@@ -32,6 +32,8 @@ class RunBegin(Record):
     """As served."""
     target: str | None
     concurrency: int
+    command: tuple[str, ...] = ()
+    """That started the server, redacted; empty: it was running."""
 
 
 class RunEnd(Record):

@@ -7,6 +7,7 @@ what is done is known by line number, whatever order answers come in.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections import Counter
@@ -41,16 +42,23 @@ def split_of(group: str, *, held_out_frac: float) -> Split:
 
 
 def make_plan(out: Path, request: PlanRequest) -> Plan:
-    """Writes the plan, or reads the one that is there and checks that it is of the same request."""
+    """Writes the plan, or reads the one that is there; a request for more prompts makes it grow.
+
+    Growing keeps every prompt that is there in its place and adds the new ones behind them. Raises
+    ``BadInput`` for any other request than the one on disk.
+    """
     _check(request)
     hashes = [source_hash(source, categories=request.categories) for source in request.sources]
-    if (out / PLAN).exists():
-        plan = read_plan(out)
-        _same(out, plan, request, hashes)
-        return plan
+    known = read_plan(out) if (out / PLAN).exists() else None
+    if known is not None:
+        changed = _changed(known, request, hashes)
+        if not changed:
+            return known
+        if not changed.keys() <= {"prompts", "limit"}:
+            raise _other_request(out, changed)
     out.mkdir(parents=True, exist_ok=True)
-    plan, temporary = _write_prompts(out, request, hashes)
-    temporary.replace(out / PROMPTS)
+    plan, temporary = _write_prompts(out, request, hashes, known)
+    temporary.replace(out / PROMPTS)  # killed here, the plan on disk still names the prompts it had
     _write_json(out / PLAN, plan.model_dump(mode="json"))
     return plan
 
@@ -80,8 +88,8 @@ def read_plan(out: Path) -> Plan:
         raise BadInput(f"{out / PLAN}: damaged: {' '.join(str(error).split())[:200]}") from error
 
 
-def _same(out: Path, plan: Plan, request: PlanRequest, hashes: Sequence[str]) -> None:
-    """Both forms of every argument that changes a sample or its place."""
+def _changed(plan: Plan, request: PlanRequest, hashes: Sequence[str]) -> dict[str, str]:
+    """What differs, of every argument that changes a sample or its place."""
     asked: dict[str, Any] = {
         "prompts": [source.sha256 for source in plan.sources],
         "turns": plan.turns,
@@ -100,24 +108,31 @@ def _same(out: Path, plan: Plan, request: PlanRequest, hashes: Sequence[str]) ->
         "limit": request.limit,
         "sampling": request.sampling.model_dump(),
     }
-    changed = [
-        key if key == "prompts" else f"{key}: {now[key]}, was {asked[key]}"
+    return {
+        key: key if key == "prompts" else f"{key}: {now[key]}, was {asked[key]}"
         for key in asked
         if asked[key] != now[key]
-    ]
-    if changed:
-        raise BadInput(
-            f"{out}: holds data made from another request; changed: {'; '.join(changed)}\n"
-            "give the same arguments to resume, or another --out"
-        )
+    }
 
 
-def _write_prompts(out: Path, request: PlanRequest, hashes: Sequence[str]) -> tuple[Plan, Path]:
+def _other_request(out: Path, changed: dict[str, str]) -> BadInput:
+    return BadInput(
+        f"{out}: holds data made from another request; changed: {'; '.join(changed.values())}\n"
+        "give the same arguments to resume, the same and more prompts to add to it, or another --out"
+    )
+
+
+def _write_prompts(
+    out: Path, request: PlanRequest, hashes: Sequence[str], known: Plan | None
+) -> tuple[Plan, Path]:
+    """The prompts of ``known`` as they are, then those of the request that are not among them."""
     temporary = out / f".{PROMPTS}.{os.getpid()}.tmp"
     writer = _PromptWriter(request)
     planned: list[PlannedSource] = []
     try:
         with temporary.open("wb") as file:
+            if known is not None:
+                writer.keep(file, out, known)
             for place, source in enumerate(request.sources, start=1):
                 kept, duplicates = writer.write(file, source, place)
                 name = f"generated:{source.count}" if source.count is not None else Path(source.name).name
@@ -130,9 +145,15 @@ def _write_prompts(out: Path, request: PlanRequest, hashes: Sequence[str]) -> tu
             os.fsync(file.fileno())
         if not writer.num_prompts:
             raise BadInput("the sources hold no prompt")
+        if writer.num_missing:
+            raise BadInput(
+                f"{out}: holds {writer.num_missing} prompts that are not among those asked for now, so it cannot be "
+                "added to; give the same prompts and more, or another --out"
+            )
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    has_grown = known is not None and writer.num_prompts > known.num_prompts
     plan = Plan(
         sources=tuple(planned),
         turns=request.turns,
@@ -144,6 +165,11 @@ def _write_prompts(out: Path, request: PlanRequest, hashes: Sequence[str]) -> tu
         by_split=dict(sorted(writer.splits.items())),
         prompts_sha256=writer.digest.hexdigest(),
         shard_size=request.shard_size,
+        grown_at=()
+        if known is None
+        else (*known.grown_at, known.num_prompts)
+        if has_grown
+        else known.grown_at,
         limit=request.limit,
         sampling=request.sampling,
     )
@@ -151,16 +177,33 @@ def _write_prompts(out: Path, request: PlanRequest, hashes: Sequence[str]) -> tu
 
 
 class _PromptWriter:
-    """Writes each prompt once; keeps 28 bytes of hashes per prompt and nothing else."""
+    """Writes each prompt once; keeps 28 bytes of hashes per prompt, 44 while a set grows, and nothing else."""
 
     def __init__(self, request: PlanRequest) -> None:
         self._request = request
         self._seen: set[bytes] = set()
         self._ids: set[bytes] = set()
+        self._before: set[bytes] = set()
+        """Of the prompts that were there, those not met yet."""
+        self._num_met = 0
         self.digest = hashlib.sha256()
         self.categories: Counter[str] = Counter()
         self.splits: Counter[str] = Counter()
         self.num_prompts = 0
+
+    @property
+    def num_missing(self) -> int:
+        """Prompts that were there and are not in the request."""
+        return len(self._before)
+
+    def keep(self, file: IO[bytes], out: Path, known: Plan) -> None:
+        """What is planned already, byte by byte. Raises ``BadInput`` if it is not what was planned."""
+        for line, planned in _planned_lines(out, known):
+            self._before.add(_key(planned.prompt))
+            self._ids.add(_id_key(planned.prompt.prompt_id))
+            self._put(file, line, planned)
+        if self.digest.hexdigest() != known.prompts_sha256:
+            raise BadInput(f"{out / PROMPTS}: damaged: not what was planned; make the data set again")
 
     def write(self, file: IO[bytes], source: PromptSource, place: int) -> tuple[int, int]:
         """Prompts kept, and duplicates left out."""
@@ -168,41 +211,62 @@ class _PromptWriter:
         for sourced in iterate_source(
             source, seed=request.seed, turns=request.turns, categories=request.categories
         ):
-            if request.limit is not None and self.num_prompts >= request.limit:
+            if request.limit is not None and self._num_met >= request.limit:
                 continue  # a file is still read to its end, for its problems
-            key = hashlib.sha256(prompt_key(sourced.prompt).encode()).digest()[:16]
+            key = _key(sourced.prompt)
             if key in self._seen:
                 duplicates += 1
                 continue
             self._seen.add(key)
+            self._num_met += 1
+            kept += 1
+            if key in self._before:
+                self._before.remove(key)
+                continue
             prompt = self._with_free_id(sourced.prompt, place)
             split = split_of(sourced.group, held_out_frac=request.held_out_frac)
-            line = PlannedPrompt(prompt=prompt, split=split).model_dump_json(exclude_defaults=True).encode()
-            file.write(line + b"\n")
-            self.digest.update(line + b"\n")
-            self.categories[prompt.category or "none"] += 1
-            self.splits[split] += 1
-            self.num_prompts += 1
-            kept += 1
+            planned = PlannedPrompt(prompt=prompt, split=split)
+            self._put(file, planned.model_dump_json(exclude_defaults=True).encode() + b"\n", planned)
         return kept, duplicates
+
+    def _put(self, file: IO[bytes], line: bytes, planned: PlannedPrompt) -> None:
+        file.write(line)
+        self.digest.update(line)
+        self.categories[planned.prompt.category or "none"] += 1
+        self.splits[planned.split] += 1
+        self.num_prompts += 1
 
     def _with_free_id(self, prompt: Prompt, place: int) -> Prompt:
         """Files count their lines, so two of them share ids; later ones get the number of their source."""
         name, number = prompt.prompt_id, place
-        while (key := hashlib.sha256(name.encode()).digest()[:12]) in self._ids:
+        while (key := _id_key(name)) in self._ids:
             name = f"{prompt.prompt_id}@{number}"
             number += 1
         self._ids.add(key)
         return prompt if name == prompt.prompt_id else prompt.model_copy(update={"prompt_id": name})
 
 
+def _key(prompt: Prompt) -> bytes:
+    return hashlib.sha256(prompt_key(prompt).encode()).digest()[:16]
+
+
+def _id_key(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()[:12]
+
+
 def planned_prompts(out: Path, plan: Plan) -> Iterator[tuple[int, PlannedPrompt]]:
-    """Line by line. Raises ``BadInput`` for a line that is damaged or a file of another length."""
+    """Line by line. Raises ``BadInput`` for a line that is damaged or a file that is too short."""
+    for index, (_, planned) in enumerate(_planned_lines(out, plan)):
+        yield index, planned
+
+
+def _planned_lines(out: Path, plan: Plan) -> Iterator[tuple[bytes, PlannedPrompt]]:
+    """As many as the plan has; there may be more, of a request for more that was killed in its last moment."""
     number = 0
     with (out / PROMPTS).open("rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(itertools.islice(file, plan.num_prompts), start=1):
             try:
-                yield number - 1, PlannedPrompt.model_validate_json(line)
+                yield line, PlannedPrompt.model_validate_json(line)
             except ValidationError as error:
                 raise BadInput(f"{out / PROMPTS}, line {number}: damaged; make the data set again") from error
     if number != plan.num_prompts:

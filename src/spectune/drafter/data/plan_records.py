@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import Field
@@ -42,8 +44,38 @@ class PlannedSource(Record):
     num_duplicates: int
 
 
+@dataclass(frozen=True)
+class Shards:
+    """Which prompts go into one file: ``size`` of them, never on both sides of a place where the set has grown."""
+
+    num_prompts: int
+    size: int
+    grown_at: tuple[int, ...] = ()
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        ends = (*self.grown_at, self.num_prompts)
+        return [
+            start
+            for begin, end in zip((0, *ends), ends, strict=False)
+            for start in range(begin, end, self.size)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def of(self, index: int) -> int:
+        """The shard of a prompt."""
+        return bisect_right(self._starts, index) - 1
+
+    def indexes(self, number: int) -> range:
+        """The prompts of a shard."""
+        is_last = number + 1 == len(self._starts)
+        return range(self._starts[number], self.num_prompts if is_last else self._starts[number + 1])
+
+
 class Plan(Record):
-    """What was asked for; a run that resumes must ask for the same."""
+    """What was asked for; a run that resumes must ask for the same, or for more."""
 
     schema_version: int = SCHEMA_VERSION
     sources: tuple[PlannedSource, ...]
@@ -56,8 +88,14 @@ class Plan(Record):
     by_split: dict[str, int]
     prompts_sha256: str
     shard_size: int
+    grown_at: tuple[int, ...] = ()
+    """Numbers of prompts at which more were asked for."""
     limit: int | None = None
     sampling: DataSampling
+
+    @property
+    def shards(self) -> Shards:
+        return Shards(self.num_prompts, self.shard_size, self.grown_at)
 
 
 class PlannedPrompt(Record):

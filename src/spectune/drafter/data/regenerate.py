@@ -11,10 +11,12 @@ import errno
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from spectune.drafter.data.answers import AnswerFailed, Asker, ChatEncoder, ServerGone
 from spectune.drafter.data.folder import lock
@@ -30,7 +32,7 @@ from spectune.drafter.data.manifest import (
 )
 from spectune.drafter.data.plan import make_plan, planned_prompts
 from spectune.drafter.data.plan_records import Plan, PlannedPrompt
-from spectune.drafter.data.request import DataRequest, Progress
+from spectune.drafter.data.request import DataRequest, OpenServer, Progress, Served
 from spectune.drafter.data.samples import converse
 from spectune.drafter.extra import needed
 from spectune.engines.registry import adapter_for
@@ -43,6 +45,7 @@ MAX_CONCURRENCY = 4096
 _SILENT_TRIES = 4
 _FAILED_TRIES = 64
 """Beyond one per worker, without an answer in between: no reply at all, and replies of no use."""
+_DEATH_WAIT_S = 1.0
 _BYTES_PER_TOKEN = 7
 """In the journal, before it becomes Parquet."""
 
@@ -63,8 +66,30 @@ async def regenerate(
     on_progress: OnProgress = lambda _: None,
     on_message: OnMessage = lambda _: None,
 ) -> Manifest:
+    """``regenerate_from`` a server that is already running."""
+    served = Served(base_url, engine=engine, model=model, api_key=api_key)
+    return await regenerate_from(
+        lambda: nullcontext(served),
+        request,
+        encoder=encoder,
+        target_name=target_name,
+        on_progress=on_progress,
+        on_message=on_message,
+    )
+
+
+async def regenerate_from(
+    open_server: OpenServer,
+    request: DataRequest,
+    *,
+    encoder: ChatEncoder | None = None,
+    target_name: str | None = None,
+    on_progress: OnProgress = lambda _: None,
+    on_message: OnMessage = lambda _: None,
+) -> Manifest:
     """Plans, or resumes, and answers what is missing; the manifest of what is on disk at the end.
 
+    A server is opened only once the request is known to be good and something is missing.
     Safe to cancel and to kill at any time: run it again with the same request.
     Raises ``BadInput`` (another request than the one on disk, a damaged part,
     a template that is not the served one) and ``EnvironmentFailed`` (the server
@@ -78,8 +103,7 @@ async def regenerate(
             plan = make_plan(request.out, request.prompts)
             journal = Journal.recover(
                 request.out,
-                num_prompts=plan.num_prompts,
-                shard_size=plan.shard_size,
+                shards=plan.shards,
                 redo_damaged=request.redo_damaged,
                 retry_failed=request.retry_failed,
             )
@@ -87,14 +111,7 @@ async def regenerate(
                 on_message(note)
             run = _Run(request, plan, journal, on_progress=on_progress, on_message=on_message)
             try:
-                return await run.answer(
-                    base_url,
-                    api_key=api_key,
-                    engine=engine,
-                    model=model,
-                    encoder=encoder,
-                    target_name=target_name,
-                )
+                return await run.answer(open_server, encoder=encoder, target_name=target_name)
             finally:
                 journal.close()
     except OSError as error:
@@ -125,46 +142,66 @@ class _Run:
     """Those among them without any reply."""
 
     async def answer(
-        self,
-        base_url: str,
-        *,
-        api_key: str | None,
-        engine: str,
-        model: str | None,
-        encoder: ChatEncoder | None,
-        target_name: str | None,
+        self, open_server: OpenServer, *, encoder: ChatEncoder | None, target_name: str | None
     ) -> Manifest:
         self.done_before = self.journal.tally.done
         if self.done_before < self.plan.num_prompts:
             self._check_room()
-            async with HttpClient(base_url, api_key=api_key) as http:
-                name = await detect_engine(http) if engine == "auto" else engine
-                served = model or await served_model(http)
-                facts = await read_facts(http, adapter_for(name))
-                self.on_message(f"{name} {facts.version or ''} at {http.base_url} serves {served}")
-                begin = RunBegin(
-                    started=datetime.now(UTC).isoformat(timespec="seconds"),
-                    engine=name,
-                    engine_version=facts.version,
-                    model=served,
-                    target=target_name,
-                    concurrency=self.request.concurrency,
-                )
-                note_begin(self.request.out, begin)
-                asker = Asker(http, name, served, encoder=encoder, timeout_s=self.request.request_timeout_s)
-                await self._drive(asker)
-            note_end(
-                self.request.out,
-                RunEnd(
-                    num_samples=self.journal.tally.done - self.done_before,
-                    completion_tokens=self.new_tokens,
-                    elapsed_s=time.monotonic() - self.began,
-                    num_compared=asker.num_compared,
-                ),
-            )
+            async with open_server() as served:
+                self.began = time.monotonic()
+                await self._answer_missing(served, encoder=encoder, target_name=target_name)
         manifest = make_manifest(self.request.out, self.plan, self.journal)
         write_manifest(self.request.out, manifest)
         return manifest
+
+    async def _answer_missing(
+        self, served: Served, *, encoder: ChatEncoder | None, target_name: str | None
+    ) -> None:
+        async with HttpClient(served.base_url, api_key=served.api_key) as http:
+            name = await detect_engine(http) if served.engine == "auto" else served.engine
+            model = served.model or await served_model(http)
+            facts = await read_facts(http, adapter_for(name))
+            self.on_message(f"{name} {facts.version or ''} at {http.base_url} serves {model}")
+            begin = RunBegin(
+                started=datetime.now(UTC).isoformat(timespec="seconds"),
+                engine=name,
+                engine_version=facts.version,
+                model=model,
+                target=target_name,
+                concurrency=self.request.concurrency,
+                command=served.command,
+            )
+            note_begin(self.request.out, begin)
+            asker = Asker(http, name, model, encoder=encoder, timeout_s=self.request.request_timeout_s)
+            await self._until_done_or_dead(self._drive(asker), served)
+        note_end(
+            self.request.out,
+            RunEnd(
+                num_samples=self.journal.tally.done - self.done_before,
+                completion_tokens=self.new_tokens,
+                elapsed_s=time.monotonic() - self.began,
+                num_compared=asker.num_compared,
+            ),
+        )
+
+    async def _until_done_or_dead(self, work: Coroutine[Any, Any, None], served: Served) -> None:
+        """Runs ``work`` to its end; if a watched server is lost, stops it and raises why."""
+        if served.died is None:
+            await work
+            return
+        working, dying = asyncio.create_task(work), asyncio.ensure_future(served.died())
+        try:
+            await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done() and isinstance(working.exception(), EnvironmentFailed):
+                # Requests fail before their process is gone: it is given a moment to show it.
+                await asyncio.wait({dying}, timeout=_DEATH_WAIT_S)
+            if dying.done() and not (working.done() and working.exception() is None):
+                raise EnvironmentFailed(f"{dying.result()}\n{self._kept()}") from dying.result()
+            await working
+        finally:
+            for task in (working, dying):
+                task.cancel()
+            await asyncio.gather(working, dying, return_exceptions=True)
 
     def _check_room(self) -> None:
         """A disk that is too small is better known before the first of 500,000 samples than after the last."""
@@ -238,10 +275,12 @@ class _Run:
 
     def _gone(self, error: str) -> EnvironmentFailed:
         return EnvironmentFailed(
-            f"the server stopped answering, or every answer is an error: {error}\n"
-            f"{self.journal.tally.done} of {self.plan.num_prompts} samples are done and kept; run the same command "
-            "again once it serves"
+            f"the server stopped answering, or every answer is an error: {error}\n{self._kept()} once it serves"
         )
+
+    def _kept(self) -> str:
+        done, total = self.journal.tally.done, self.plan.num_prompts
+        return f"{done} of {total} samples are done and kept; run the same command again"
 
     def _settle(self) -> None:
         """The server lives: what failed since the last answer were failures of those samples."""

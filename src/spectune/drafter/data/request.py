@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spectune.drafter.data.journal import Tally
@@ -19,6 +21,24 @@ class DataRequest:
     request_timeout_s: float = 600.0
     redo_damaged: bool = False
     retry_failed: bool = False
+
+
+@dataclass(frozen=True)
+class Served:
+    """Where the target answers."""
+
+    base_url: str
+    engine: str = "auto"
+    model: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    command: tuple[str, ...] = ()
+    """Redacted; empty if somebody else started it."""
+    died: Callable[[], Awaitable[Exception]] | None = None
+    """Returns, as an error to raise, when the server can no longer be used; ``None``: nobody watches it."""
+
+
+OpenServer = Callable[[], AbstractAsyncContextManager[Served]]
+"""Gives a server that answers, and gives it up when the block is left."""
 
 
 @dataclass(frozen=True)

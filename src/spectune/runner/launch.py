@@ -1,0 +1,195 @@
+"""Launches of the arms of a study: command, port, and what an earlier run left alive."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from spectune.domain.arm import Arm
+from spectune.domain.findings import Finding
+from spectune.domain.study import Study
+from spectune.engines.adapter import Command
+from spectune.engines.registry import adapter_for
+from spectune.errors import BadInput
+from spectune.hosts.facts import ServerStatus
+from spectune.hosts.host import Host
+from spectune.runner.plan import sample_launch
+from spectune.runner.ports import PortPool
+from spectune.server.lifecycle import Launched, LaunchPlan, Limits, ServerHandle, end_server, serve
+from spectune.server.phases import PhaseClock
+
+_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+
+
+@dataclass(frozen=True)
+class ModelPaths:
+    """Where the models of a study's arms are on the host, by reference."""
+
+    by_reference: dict[str, str]
+
+    def target(self, arm: Arm) -> str:
+        return self.by_reference[arm.target]
+
+    def drafter(self, arm: Arm) -> str | None:
+        return None if arm.knobs.drafter is None else self.by_reference[arm.knobs.drafter]
+
+    def total_bytes(self, arm: Arm) -> int | None:
+        """Size of the arm's model files on this machine; ``None`` if they are not here."""
+        sizes = [_size_of(Path(p)) for p in (self.target(arm), self.drafter(arm)) if p is not None]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the trials of a study run, and what is alive there of an earlier run."""
+
+    host: Host
+    ports: PortPool
+    owner: str
+    """The study's directory: whose servers they are."""
+    alive: tuple[ServerStatus, ...] = ()
+    known: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
+    """What a check found before the launch, by arm id."""
+
+
+def arm_called(study: Study, name: str) -> Arm:
+    """By name or id; raises ``BadInput``."""
+    for arm in study.arms:
+        if name in (arm.name, arm.arm_id):
+            return arm
+    raise BadInput(f"--arm {name}: no such arm; valid: {', '.join(arm.name for arm in study.arms)}")
+
+
+async def place_on(host: Host, *, owner: str, known: Mapping[str, Sequence[Finding]] | None = None) -> Place:
+    """The host, with the servers that an earlier run of ``owner`` left there."""
+    alive = tuple(s for s in await host.servers() if s.owner == owner)
+    return Place(host=host, ports=PortPool(host), owner=owner, alive=alive, known=known or {})
+
+
+async def without_other_servers(place: Place, *, key: str, on_message: Callable[[str], None]) -> Place:
+    """``place`` with at most the one server that a launch with ``key`` can use; the others are stopped."""
+    if not place.alive:
+        return place
+    usable = next((s for s in place.alive if s.key == key and s.state == "running" and s.ports), None)
+    others = replace(place, alive=tuple(s for s in place.alive if s is not usable))
+    await stop_leftovers(others, on_message=on_message)
+    if usable is None:
+        return replace(place, alive=())
+    on_message(f"taking hold of the server that an earlier run left (pid {usable.leader_pid})")
+    return replace(place, alive=(usable,))
+
+
+async def stop_leftovers(place: Place, *, on_message: Callable[[str], None]) -> None:
+    """Stops every server that an earlier run left; raises ``TeardownUnproven``."""
+    for status in place.alive:
+        if status.state in ("running", "stopping"):
+            on_message(f"stopping a server that an earlier run left (pid {status.leader_pid})")
+        await end_server(place.host, status)
+
+
+@asynccontextmanager
+async def serve_arm(
+    arm: Arm,
+    study: Study,
+    *,
+    models: ModelPaths,
+    host: Host,
+    owner: str,
+    log_path: Path,
+    on_message: Callable[[str], None],
+) -> AsyncIterator[tuple[ServerHandle, Command]]:
+    """The arm's server for other work than a trial, and the command that started it.
+
+    It is gone when the block is left, however it is left, or ``TeardownUnproven`` says what is not. One that
+    an earlier run of the same ``owner`` left is taken hold of if it is the same launch, and stopped if not.
+    """
+    async with host:
+        place = await place_on(host, owner=owner)
+        key = launch_key(arm, study, models)
+        place = await without_other_servers(place, key=key, on_message=on_message)
+        plan, reattach_to = await prepare_launch(arm, study, models=models, place=place, log_path=log_path)
+        launched = Launched()
+        clock = PhaseClock(on_change=on_message)
+        async with serve(plan, clock=clock, launched=launched, reattach_to=reattach_to) as handle:
+            for finding in launched.findings:
+                on_message(f"warning: {finding.message}; {finding.remedy}")
+            yield handle, plan.command
+
+
+async def prepare_launch(
+    arm: Arm, study: Study, *, models: ModelPaths, place: Place, log_path: Path
+) -> tuple[LaunchPlan, str | None]:
+    """The plan for ``serve``, and the id of the server that an earlier run left and that can be taken instead."""
+    key = launch_key(arm, study, models)
+    live = next((s for s in place.alive if s.key == key and s.state == "running" and s.ports), None)
+    port = live.ports[0] if live is not None else await place.ports.take()
+    plan = launch_plan(
+        arm, study, models=models, host=place.host, port=port, log_path=log_path, owner=place.owner
+    )
+    return plan, None if live is None else live.server_id
+
+
+def launch_plan(
+    arm: Arm, study: Study, *, models: ModelPaths, host: Host, port: int, log_path: Path, owner: str
+) -> LaunchPlan:
+    """The launch of an arm of this study on this host."""
+    adapter = adapter_for(arm.engine)
+    launch = sample_launch(
+        arm,
+        study.engine,
+        study.workload,
+        port=port,
+        target_path=models.target(arm),
+        drafter_path=models.drafter(arm),
+    )
+    command = adapter.command(launch)
+    engine = study.engine
+    return LaunchPlan(
+        command=command,
+        adapter=adapter,
+        host=host,
+        port=port,
+        log_path=log_path.absolute(),
+        limits=Limits(
+            ready_s=engine.ready_timeout_s or adapter.ready_timeout_s,
+            stuck_s=engine.stuck_after_s,
+            settle_s=adapter.settle_s,
+        ),
+        subject=arm.name,
+        lease_s=study.lease_s,
+        label={"engine": arm.engine, "arm": arm.name, "port": port, "target": arm.target},
+        key=launch_key(arm, study, models),
+        owner=owner,
+        model_bytes=models.total_bytes(arm) if host.shares_files else None,
+        allow_busy_gpus=engine.allow_busy_gpus,
+        port_is_hidden=Path(command.argv[0]).name in _CONTAINERS,
+    )
+
+
+def launch_key(arm: Arm, study: Study, models: ModelPaths) -> str:
+    """Equal for launches that give the same server: command and variables, whatever the port."""
+    launch = sample_launch(
+        arm,
+        study.engine,
+        study.workload,
+        port=0,
+        target_path=models.target(arm),
+        drafter_path=models.drafter(arm),
+    )
+    command = adapter_for(arm.engine).command(launch)
+    text = json.dumps([list(command.argv), sorted(command.env.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _size_of(path: Path) -> int | None:
+    try:
+        if path.is_dir():
+            return sum(f.stat().st_size for f in path.iterdir() if f.suffix in (".safetensors", ".bin"))
+        return path.stat().st_size
+    except OSError:
+        return None
