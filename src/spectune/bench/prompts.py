@@ -103,8 +103,8 @@ def _read(handle: IO[bytes], *, name: str, limit: int | None, turns: Turns) -> t
     place_of_id: dict[str, str] = {}
     key: str | None = None
     for record in records(handle, problems):
-        key = key or _format_key(record)
-        prompt = _prompt(record, key, turns)
+        key = key or format_key(record)
+        prompt = read_prompt(record, key, turns)
         if prompt is None:
             continue
         place = place_of_id.setdefault(prompt.prompt_id, record.place)
@@ -125,7 +125,8 @@ def _read(handle: IO[bytes], *, name: str, limit: int | None, turns: Turns) -> t
     return tuple(prompts)
 
 
-def _format_key(first: Record) -> str:
+def format_key(first: Record) -> str:
+    """The key that marks the format of a file, by its first record; raises ``BadInput``."""
     for key in _FORMATS:
         if key in first.value:
             return key
@@ -139,8 +140,8 @@ def _understood() -> str:
     return f"understood are JSON Lines, or a JSON list, of objects such as {examples}"
 
 
-def _prompt(record: Record, key: str, turns: Turns) -> Prompt | None:
-    """``None`` for a record with problems, and for one in which no user speaks."""
+def read_prompt(record: Record, key: str, turns: Turns) -> Prompt | None:
+    """The prompt of one record; ``None`` for one with problems, which it notes, and where no user speaks."""
     value, problems_before = record.value, record.problems.count
     if key not in value:
         record.report(key, "is missing, though the first record has it")

@@ -14,6 +14,7 @@ from typing import Any
 
 from spectune.bench.prompts import CATEGORIES
 from spectune.drafter.data import generator_words as words
+from spectune.drafter.data.generator_wide import wide_chat, wide_code
 from spectune.errors import BadInput
 
 MAX_PROMPTS = 2_000_000
@@ -35,23 +36,22 @@ def generate_prompts(
 ) -> Iterator[GeneratedPrompt]:
     """``count`` different prompts, taking turns through ``categories``; raises ``BadInput``.
 
-    Memory: 16 bytes of hash per prompt, to leave out repetitions. A category
-    that has run out of new prompts (chat and code have some ten thousand) is
-    left out from then on.
+    Every category has more than 200,000, so up to 1.2 million are balanced; one that has run out is left
+    out from then on. Memory: 16 bytes of hash per prompt, to leave out repetitions.
     """
     unknown = sorted(set(categories) - set(CATEGORIES))
     if unknown or not categories:
         raise BadInput(f"categories: {', '.join(unknown) or 'none'}; valid are {', '.join(CATEGORIES)}")
     if not 1 <= count <= MAX_PROMPTS:
         raise BadInput(f"--generate: must be from 1 to {MAX_PROMPTS}, got {count}")
-    streams = {category: random.Random(f"{seed}/{category}") for category in categories}  # noqa: S311
+    streams = {category: _Stream.of(category, seed) for category in categories}
     seen: set[bytes] = set()
     made = 0
     while streams:
         for category in list(streams):
             if made == count:
                 return
-            prompt = _new_prompt(category, streams[category], seen)
+            prompt = streams[category].next_prompt(seen)
             if prompt is None:
                 del streams[category]
                 continue
@@ -59,14 +59,36 @@ def generate_prompts(
             yield prompt
 
 
-def _new_prompt(category: str, rng: random.Random, seen: set[bytes]) -> GeneratedPrompt | None:
-    for _ in range(_MAX_TRIES):
-        text, group = _MAKERS[category](rng)
-        digest = hashlib.sha256(text.encode()).digest()[:16]
-        if digest not in seen:
-            seen.add(digest)
-            return GeneratedPrompt(f"{category}-{digest.hex()[:12]}", category, text, f"{category}/{group}")
-    return None
+Maker = Callable[[random.Random], tuple[str, str]]
+
+
+@dataclass
+class _Stream:
+    """One category: its first maker until that repeats itself, then the next one."""
+
+    category: str
+    makers: list[tuple[Maker, random.Random]]
+
+    @classmethod
+    def of(cls, category: str, seed: int) -> _Stream:
+        makers = [(_MAKERS[category], random.Random(f"{seed}/{category}"))]  # noqa: S311
+        if category in _WIDE:
+            makers.append((_WIDE[category], random.Random(f"{seed}/{category}/wide")))  # noqa: S311
+        return cls(category, makers)
+
+    def next_prompt(self, seen: set[bytes]) -> GeneratedPrompt | None:
+        """``None``: every maker has run out."""
+        while self.makers:
+            maker, rng = self.makers[0]
+            for _ in range(_MAX_TRIES):
+                text, group = maker(rng)
+                digest = hashlib.sha256(text.encode()).digest()[:16]
+                if digest not in seen:
+                    seen.add(digest)
+                    name = f"{self.category}-{digest.hex()[:12]}"
+                    return GeneratedPrompt(name, self.category, text, f"{self.category}/{group}")
+            self.makers.pop(0)
+        return None
 
 
 def _code(rng: random.Random) -> tuple[str, str]:
@@ -226,7 +248,7 @@ def _structured(rng: random.Random) -> tuple[str, str]:
     return f"{ask}\n\n{note}", hashlib.sha256(note.encode()).hexdigest()[:12]
 
 
-_MAKERS: dict[str, Callable[[random.Random], tuple[str, str]]] = {
+_MAKERS: dict[str, Maker] = {
     "code": _code,
     "maths": _maths,
     "chat": _chat,
@@ -234,3 +256,5 @@ _MAKERS: dict[str, Callable[[random.Random], tuple[str, str]]] = {
     "translation": _translation,
     "structured": _structured,
 }
+_WIDE: dict[str, Maker] = {"code": wide_code, "chat": wide_chat}
+"""Where the first maker has some five thousand prompts; behind it, so that known seeds keep their prompts."""

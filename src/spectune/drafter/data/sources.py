@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spectune.bench.prompt_file import Problems, records
-from spectune.bench.prompts import CATEGORIES, Turns, load_prompts
-
-# The record reader of the measuring side, one record at a time: a file of 500,000 is never held whole.
-from spectune.bench.prompts import _format_key as format_key
-from spectune.bench.prompts import _prompt as read_prompt
+from spectune.bench.prompts import CATEGORIES, Turns, format_key, load_prompts, read_prompt
 from spectune.domain.workload import Prompt
 from spectune.drafter.data.generator import generate_prompts
 from spectune.errors import BadInput
@@ -56,7 +52,10 @@ def source_hash(source: PromptSource, *, categories: Sequence[str] = CATEGORIES)
 def iterate_source(
     source: PromptSource, *, seed: int, turns: Turns, categories: Sequence[str] = CATEGORIES
 ) -> Iterator[SourcedPrompt]:
-    """Prompts in order, never all in memory. Raises ``BadInput`` with all problems of a file at its end."""
+    """Prompts in order, one at a time: a file of 500,000 is never held whole.
+
+    Raises ``BadInput`` with all problems of a file at its end.
+    """
     if source.count is not None:
         for made in generate_prompts(source.count, seed=seed, categories=tuple(categories)):
             prompt = Prompt(prompt_id=made.prompt_id, turns=(made.text,), category=made.category)
