@@ -28,6 +28,10 @@ def run_drafter(args: argparse.Namespace) -> int:
     if args.drafter_command is None:
         args.drafter_parser.print_help()
         return 2
+    if args.drafter_command == "demo":
+        from spectune.cli.drafter_demo import drafter_demo_command
+
+        return drafter_demo_command(args)
     if args.drafter_command not in ("train", "evaluate"):
         from spectune.cli.drafter_data import run_data_commands
 
@@ -151,13 +155,19 @@ def train_options(args: argparse.Namespace) -> TrainOptions:
 
 
 def data_files(paths: Sequence[str]) -> list[Path]:
-    """Files as given, and of a folder its Parquet or JSONL files. Raises ``BadInput``."""
+    """Files as given, and of a folder its Parquet or JSONL files; those of a data set as they were written.
+
+    Raises ``BadInput``.
+    """
+    from spectune.drafter.data.parts import check_file, whole_files
+
     found: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
+            check_file(path)
             found.append(path)
             continue
-        inside = next(
+        inside = whole_files(path) or next(
             (
                 some
                 for pattern in ("parts/*.parquet", "*.parquet", "*.jsonl*")

@@ -74,6 +74,37 @@ def damage(out: Path, part: Part) -> str | None:
     return None
 
 
+def whole_files(folder: Path) -> list[Path]:
+    """The Parquet files of the finished shards of a data set; raises ``BadInput`` if one is not as it was written."""
+    found = []
+    for record in sorted((folder / "parts").glob("part-*.json")):
+        part = _part_of(record)
+        problem = None if part is None else damage(folder, part)
+        if problem is not None:
+            raise BadInput(
+                f"{problem}\nhave its prompts answered again: spectune drafter data --out {folder} --redo-damaged, "
+                "with the arguments it was made with"
+            )
+        if part is not None and part.file is not None:
+            found.append(folder / "parts" / part.file)
+    return found
+
+
+def check_file(path: Path) -> None:
+    """Raises ``BadInput`` if ``path`` is a shard of a data set and not as it was written."""
+    record = path.with_suffix(".json")
+    if path.parent.name == "parts" and record.is_file():
+        part = _part_of(record)
+        problem = None if part is None else damage(path.parent.parent, part)
+        if problem is not None:
+            raise BadInput(problem)
+
+
+def _part_of(record: Path) -> Part | None:
+    number = record.stem.removeprefix("part-")
+    return read_part(record.parent.parent, int(number)) if number.isdecimal() else None
+
+
 def write_part(
     out: Path, number: int, entries: list[dict[str, Any]], *, num_prompts: int, num_retried: int
 ) -> Part:

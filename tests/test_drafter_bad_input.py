@@ -1,0 +1,198 @@
+"""Bad input, through the command line: one clear error with its exit code, no traceback, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("pyarrow.parquet")
+
+from drafter_data_server import Script, vllm_like  # noqa: E402
+from drafter_training import (  # noqa: E402
+    draft_config,
+    own_rows,
+    random_draft,
+    row,
+    write_draft,
+    write_rows,
+    write_tiny_target,
+)
+
+from spectune.cli.main import main  # noqa: E402
+from spectune.drafter.target import load_target  # noqa: E402
+
+pytestmark = pytest.mark.drafter
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_target(tmp_path_factory.mktemp("tiny") / "target")
+
+
+@pytest.fixture(scope="module")
+def data(target: Path) -> Path:
+    loaded = load_target(str(target), layers=(1, 3, 5), dtype="float32", device="cpu")
+    return write_rows(target.parent / "rows.jsonl", own_rows(loaded, 24))
+
+
+def train_words(target: Path, data: Path, out: Path) -> list[str]:
+    words = ["drafter", "train", "--target", str(target), "--data", str(data), "--out", str(out)]
+    return [*words, "--layers", "1,3,5", "--draft-vocab-size", "48", "--dtype", "float32", "--max-steps", "4"]
+
+
+def evaluate_words(target: Path, data: Path, draft: Path) -> list[str]:
+    return ["drafter", "evaluate", str(draft), "--target", str(target), "--data", str(data)]
+
+
+def error_of(words: list[str], capsys: pytest.CaptureFixture[str], *, code: int = 2) -> str:
+    """The one message of a command that fails; ``main`` lets no exception through."""
+    assert main(words) == code
+    said = capsys.readouterr()
+    assert said.out == ""
+    messages = [line for line in said.err.splitlines() if line.startswith("spectune: ")]
+    assert len(messages) == 1, said.err
+    return said.err
+
+
+def test_a_target_without_decoder_layers_names_what_is_missing(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 6, "state_size": 4, "conv_kernel": 2}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("mamba", **sizes))
+    model.save_pretrained(tmp_path / "mamba")
+    message = error_of(train_words(tmp_path / "mamba", data, tmp_path / "run"), capsys)
+    assert str(tmp_path / "mamba") in message
+
+
+def test_a_draft_of_other_shapes_names_the_tensor(
+    target: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = write_tiny_target(tmp_path / "wide", hidden_size=64, intermediate_size=80)
+    draft = write_draft(tmp_path / "draft", random_draft(draft_config(wide)))
+    message = error_of(evaluate_words(target, data, draft), capsys)
+    assert "64" in message and "32" in message
+
+
+def test_a_draft_whose_tensors_contradict_its_configuration_names_one(
+    target: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = write_draft(tmp_path / "draft", random_draft(draft_config(target)))
+    config = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(json.dumps({**config, "intermediate_size": 96}))
+    message = error_of(evaluate_words(target, data, draft), capsys)
+    assert "mlp" in message
+
+
+def test_answers_without_a_token_are_counted_and_named(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row([3, 4, 5], [6, 7, 2], name=f"p{n}") for n in range(10)]
+    for number in (2, 7):
+        rows[number]["loss_mask"] = [0] * 6
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    message = error_of(train_words(target, file, tmp_path / "run"), capsys)
+    assert "2 rows have no answer token" in message and "row 3" in message and "row 8" in message
+
+
+def test_a_server_that_never_says_anything_gives_a_bad_answer_and_no_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with vllm_like(Script(empty="")) as server:
+        words = ["drafter", "data", "--out", str(tmp_path / "d"), "--url", server.url, "--generate", "6"]
+        assert main(words) == 1
+    assert "left out: 6 empty answers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", ["folder", "file"])
+def test_a_shard_with_one_changed_byte_is_found_before_training(
+    given: str, target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "d"
+    with vllm_like(Script()) as server:
+        words = ["drafter", "data", "--out", str(out), "--url", server.url, "--generate", "6"]
+        assert main(words) == 0
+    capsys.readouterr()
+    shard = out / "parts" / "part-00000.parquet"
+    body = bytearray(shard.read_bytes())
+    body[len(body) // 3] ^= 1
+    shard.write_bytes(body)
+    message = error_of(train_words(target, out if given == "folder" else shard, tmp_path / "run"), capsys)
+    assert "part-00000.parquet: is damaged: sha256" in message
+    assert not (tmp_path / "run").exists()
+    assert shard.read_bytes() == bytes(body)
+
+
+def test_a_shard_cut_short_is_named(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"prompt_id": ["a"] * 100}), tmp_path / "rows.parquet")
+    whole = (tmp_path / "rows.parquet").read_bytes()
+    (tmp_path / "rows.parquet").write_bytes(whole[: len(whole) // 2])
+    message = error_of(train_words(target, tmp_path / "rows.parquet", tmp_path / "run"), capsys)
+    assert "rows.parquet: damaged Parquet file" in message
+
+
+class _Trap:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.place),)
+
+
+def test_a_pickle_is_never_opened_wherever_it_is_given(
+    target: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trap = tmp_path / "sprung"
+    poison = pickle.dumps(_Trap(trap))
+    (tmp_path / "rows.pkl").write_bytes(poison)
+    message = error_of(train_words(target, tmp_path / "rows.pkl", tmp_path / "run"), capsys)
+    assert "a pickle, which can run code when opened and is never read" in message
+    draft = tmp_path / "draft"
+    write_draft(draft, random_draft(draft_config(target)))
+    (draft / "model.safetensors").unlink()
+    (draft / "pytorch_model.bin").write_bytes(poison)
+    assert "safetensors" in error_of(evaluate_words(target, data, draft), capsys)
+    out = ["--target", str(target), "--out", str(tmp_path / "export")]
+    assert "safetensors" in error_of(["drafter", "export", str(draft), *out], capsys)
+    other = tmp_path / "target"
+    other.mkdir()
+    (other / "config.json").write_bytes((target / "config.json").read_bytes())
+    (other / "pytorch_model.bin").write_bytes(poison)
+    error_of(train_words(other, data, tmp_path / "run2"), capsys)
+    assert not trap.exists()
+
+
+def test_a_disk_that_is_full_while_the_rows_are_read_is_one_error(
+    target: Path, data: Path, tmp_path: Path
+) -> None:
+    """The limit on file size ends a write as a full disk does: in its middle, with an OSError."""
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256)); "
+        "from spectune.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = train_words(target, data, tmp_path / "run")
+    failed = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert failed.returncode == 3
+    assert "File too large" in failed.stderr and "Traceback" not in failed.stderr
+    again = subprocess.run(
+        [sys.executable, "-m", "spectune", *words], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert again.returncode == 0, again.stderr
