@@ -3,12 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Training needs torch, which everything else does without: an environment of its own keeps that true.
+DRAFTER_VENV := .venv-drafter
+DRAFTER_BIN := $(DRAFTER_VENV)/bin
+DRAFTER_STAMP := $(DRAFTER_VENV)/.installed
+TORCH ?= torch==2.13.0
 
-.PHONY: help install demo test check format engines test-engines clean
+.PHONY: help install demo test check format engines test-engines install-drafter drafter-demo test-drafter clean
 
 help:
 	@echo "make demo          install, then measure speculative decoding on a real llama.cpp server (about 7 minutes)"
 	@echo "make test          install, then run the tests, the real llama.cpp server included"
+	@echo "make drafter-demo  install torch, then data, training, export, serving and forecast (under 45 minutes)"
+	@echo "make test-drafter  install torch, then the tests of the drafter"
 	@echo "make check         lint, format check, types"
 	@echo "make engines       real vLLM and SGLang environments outside $(VENV) (7 GB)"
 	@echo "make test-engines  the tests that need them"
@@ -28,7 +35,24 @@ demo: install
 
 test: install
 	@echo "== tests (the embedded model is fetched once, 93 MB)"
-	$(BIN)/python -m pytest -m "not engine" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not engine and not drafter" -n 2 --dist loadfile
+
+$(DRAFTER_STAMP): pyproject.toml src/spectune/__init__.py
+	@echo "== installing spectune with torch into $(DRAFTER_VENV)"
+	$(PYTHON) -m venv $(DRAFTER_VENV)
+	$(DRAFTER_BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' -e '.[demo,dev,drafter]'
+	@touch $@
+	@echo "== installed"
+
+install-drafter: $(DRAFTER_STAMP)
+
+drafter-demo: install-drafter
+	@echo "== data, training, export, serving; Ctrl-C keeps what is done, and the same command resumes"
+	$(DRAFTER_BIN)/spectune drafter demo
+
+test-drafter: install-drafter
+	@echo "== tests of the drafter"
+	$(DRAFTER_BIN)/python -m pytest -m "drafter and not engine" -n 2 --dist loadfile
 
 check: install
 	$(BIN)/ruff check .
@@ -46,9 +70,10 @@ engines: install
 	$(BIN)/python -c 'from spectune.embedded import models; models.fetch_embedded_target(models.data_home())'
 	$(PYTHON) tools/engines/install.py models
 
-test-engines: install
+test-engines: install install-drafter
 	@echo "== tests against real vLLM and SGLang"
-	$(BIN)/python -m pytest -m engine
+	$(BIN)/python -m pytest -m "engine and not drafter"
+	$(DRAFTER_BIN)/python -m pytest -m "engine and drafter"
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(DRAFTER_VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -15,6 +15,7 @@ def add_drafter(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     _add_train(sub)
     _add_evaluate(sub)
     add_data_commands(sub)
+    _add_demo(sub)
 
 
 def _add_train(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -140,6 +141,21 @@ def _add_evaluate(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="float32", help="of the target")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     _device_flag(parser)
+    _json_flag(parser)
+
+
+def _add_demo(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = sub.add_parser("demo", help="data, training, export, serving and forecast, in miniature")
+    parser.add_argument(
+        "--dir", default="studies/drafter-demo", help="given again, it is resumed (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--scale",
+        type=_above_zero,
+        default=1.0,
+        metavar="F",
+        help="prompts and training steps, times this; 1: about 35 minutes on 2 cores (default: %(default)s)",
+    )
     _json_flag(parser)
 
 
