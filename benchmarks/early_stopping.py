@@ -26,9 +26,12 @@ from search_surfaces import (
     CHAIN_COSTS,
     PROMPTS,
     TREE_COSTS,
+    VERIFY_STEPS,
     Surface,
     chain_surface,
     draw_counts,
+    drawn_chain,
+    drawn_tree,
     read_curves,
     tree_surface,
 )
@@ -36,66 +39,102 @@ from search_surfaces import (
 from spectune.domain.arm import Arm
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.prediction_shape import id_of
-from spectune.domain.statistics_sequential import EarlyStopping, PooledNoise, pool_noise
+from spectune.domain.statistics_sequential import Expected, WorthStopping, pool_noise
 from spectune.search.grid import Grid
 from spectune.search.predict import Predict
 from spectune.search.protocol import Ask, Budget, History, Strategy
 
+LEAST_EXPECTED_LOG_SD = 0.03
+"""A prediction is not trusted further than this against prompts."""
+ENOUGH_LOG_SD = 0.025
+
 
 @dataclass
 class Bench:
-    """Measures arms prompt by prompt; stops the clearly worse ones if asked to."""
+    """Measures arms prompt by prompt; ends those that need no more, if asked to.
+
+    Plain decoding is always measured whole: every other arm's speed is
+    plain decoding's times their ratio on the prompts that both have.
+    """
 
     surface: Surface
     seed: int
     noise: float
-    rule: EarlyStopping | None
+    rule: WorthStopping | None
     time_s: float = 0.0
     logs: dict[str, list[float]] = field(default_factory=dict)
+    worse: set[str] = field(default_factory=set)
     ratios: list[list[float]] = field(default_factory=list)
-    stopped: int = 0
 
-    def measure(self, arm: Arm, launch: int) -> Observation:
+    def measure(self, ask: Ask, launch: int) -> Observation:
+        arm = ask.arm
         rng = random.Random(f"{self.surface.name}/{self.seed}/{id_of(arm)}")
+        baseline = next(iter(self.logs.values()), None)
         reference = self._reference()
-        pooled: PooledNoise | None = pool_noise(self.ratios)
+        expected = self._expected(ask, reference)
+        pooled = pool_noise(self.ratios)
         mine: list[float] = []
-        paired: list[float] = []
         speed = self.surface.speed[id_of(arm)]
-        for prompt in range(PROMPTS):
+        for _ in range(PROMPTS):
             mine.append(math.log(speed) + rng.gauss(0, self.noise))
             self.time_s += 128 / math.exp(mine[-1])
-            if reference is not None:
-                paired.append(mine[-1] - reference[prompt])
-                if self.rule is not None and self.rule.clearly_worse(paired, pooled):
-                    self.stopped += 1
-                    break
-        if len(paired) >= 2:
-            self.ratios.append(paired)
+            if self.rule is None or baseline is None or reference is None:
+                continue
+            verdict = self.rule.verdict(
+                _paired(mine, reference),
+                _paired(mine, baseline),
+                pooled=pooled,
+                expected=expected,
+                most_pairs=len(reference),
+            )
+            if verdict == "worse":
+                self.worse.add(id_of(arm))
+            if verdict is not None:
+                break
+        if baseline is not None:
+            self.ratios.append(_paired(mine, baseline))
         self.logs[id_of(arm)] = mine
-        mean = math.fsum(paired) / len(paired) + _mean(reference) if reference is not None else _mean(mine)
-        counts = (
-            None
-            if arm.is_baseline
-            else draw_counts(rng, self.surface.shares[id_of(arm)], arm.knobs.num_draft_tokens or 0)
-        )
+        return self._observed(arm, launch, rng)
+
+    def _observed(self, arm: Arm, launch: int, rng: random.Random) -> Observation:
+        n = len(self.logs[id_of(arm)])
+        counts = None
+        if not arm.is_baseline:
+            counts = draw_counts(
+                rng,
+                self.surface.shares[id_of(arm)],
+                arm.knobs.num_draft_tokens or 0,
+                steps=max(1, VERIFY_STEPS * n // PROMPTS),
+            )
         return Observation(
             arm=arm,
-            tok_per_s=math.exp(mean),
+            tok_per_s=math.exp(self._log_speed(id_of(arm))),
             speedup=None,
             acceptance=counts,
-            log_sd=self.noise / math.sqrt(len(mine)),
+            log_sd=self.noise * math.sqrt(max(2 / n - 1 / PROMPTS, 1 / PROMPTS)),
             launch=launch,
         )
 
+    def _log_speed(self, arm_id: str) -> float:
+        """Plain decoding's, times the ratio on the prompts that were measured."""
+        mine, baseline = self.logs[arm_id], next(iter(self.logs.values()))
+        return statistics.fmean(baseline) + statistics.fmean(_paired(mine, baseline))
+
     def _reference(self) -> list[float] | None:
-        """The fastest arm that was measured in full."""
-        full = [logs for logs in self.logs.values() if len(logs) == PROMPTS]
-        return max(full, key=_mean, default=None)
+        """The fastest arm that was not stopped as worse."""
+        kept = [arm_id for arm_id in self.logs if arm_id not in self.worse]
+        fastest = max(kept, key=self._log_speed, default=None)
+        return None if fastest is None else self.logs[fastest]
+
+    def _expected(self, ask: Ask, reference: list[float] | None) -> Expected | None:
+        if ask.prediction is None or reference is None:
+            return None
+        fastest = max(self._log_speed(arm_id) for arm_id in self.logs if arm_id not in self.worse)
+        return Expected(ask.prediction.log - fastest, max(ask.prediction.log_sd, LEAST_EXPECTED_LOG_SD))
 
 
-def _mean(values: Sequence[float] | None) -> float:
-    return math.fsum(values) / len(values) if values else 0.0
+def _paired(mine: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(mine, other, strict=False)]
 
 
 def run(strategy: Strategy, bench: Bench) -> float:
@@ -105,68 +144,82 @@ def run(strategy: Strategy, bench: Bench) -> float:
         answer = strategy.ask(History(tuple(seen)))
         if not isinstance(answer, Ask):
             return bench.surface.regret(answer.best)
-        seen.append(bench.measure(answer.arm, len(seen)))
+        seen.append(bench.measure(answer, len(seen)))
+
+
+RULES: dict[str, WorthStopping | None] = {
+    "none": None,
+    "worse": WorthStopping(num_prompts=PROMPTS),
+    "worse or enough": WorthStopping(num_prompts=PROMPTS, precision=ENOUGH_LOG_SD),
+}
 
 
 def compare(space: str, surfaces: Sequence[Surface], *, seeds: int, name: str) -> dict[str, Any]:
-    regrets: dict[bool, list[float]] = {False: [], True: []}
-    saved: list[float] = []
-    stopped = arms = 0
+    """By rule: measuring time saved against every launched arm measured whole, and the regret."""
+    saved: dict[str, list[float]] = {rule: [] for rule in RULES}
+    regrets: dict[str, list[float]] = {rule: [] for rule in RULES}
     for surface in surfaces:
         for seed in range(seeds):
             noise = random.Random(f"noise/{surface.name}/{seed}").uniform(0.02, 0.10)
-            times = {}
-            for stopping in (False, True):
-                rule = EarlyStopping(num_prompts=PROMPTS) if stopping else None
+            whole_s = 0.0
+            for rule_name, rule in RULES.items():
                 bench = Bench(surface, seed, noise, rule)
-                strategy: Strategy = (
-                    Grid(legal_arms(surface))
-                    if name == "grid"
-                    else Predict(
-                        legal_arms(surface), budget=Budget(launches=BUDGET[space]), launch_log_sd=0.001
-                    )
-                )
-                regrets[stopping].append(run(strategy, bench))
-                times[stopping] = bench.time_s
-                if stopping:
-                    stopped += bench.stopped
-                    arms += len(bench.logs)
-            saved.append(1 - times[True] / times[False])
+                regrets[rule_name].append(run(_strategy(space, surface, name), bench))
+                whole_s = whole_s or bench.time_s
+                saved[rule_name].append(1 - bench.time_s / whole_s)
     return {
-        "runs": len(saved),
-        "mean_saved_frac": statistics.fmean(saved),
-        "mean_regret": statistics.fmean(regrets[False]),
-        "mean_regret_with_stopping": statistics.fmean(regrets[True]),
-        "arms_stopped_frac": stopped / arms,
+        "runs": len(surfaces) * seeds,
+        "rules": {
+            rule: {
+                "mean_saved_frac": statistics.fmean(saved[rule]),
+                "mean_regret": statistics.fmean(regrets[rule]),
+                "worst_regret": max(regrets[rule]),
+            }
+            for rule in RULES
+        },
     }
+
+
+def _strategy(space: str, surface: Surface, name: str) -> Strategy:
+    if name == "grid":
+        return Grid(legal_arms(surface))
+    return Predict(legal_arms(surface), budget=Budget(launches=BUDGET[space]), launch_log_sd=0.001)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--curves", type=Path, required=True)
+    parser.add_argument("--curves", type=Path, help="CSV: model,mode,k1,...,k8")
+    parser.add_argument("--drawn", type=int, help="so many drawn surfaces instead of the curves'")
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--space", choices=("chain", "tree", "both"), default="both")
+    parser.add_argument("--strategies", default="grid,predict")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
+    if (args.curves is None) == (args.drawn is None):
+        parser.error("one of --curves and --drawn")
     makers = {"chain": (chain_surface, CHAIN_COSTS), "tree": (tree_surface, TREE_COSTS)}
     document: dict[str, Any] = {"schema_version": 1, "spaces": {}}
     for space in ("chain", "tree") if args.space == "both" else (args.space,):
         make, costs = makers[space]
-        surfaces = [make(curve, cost) for curve in read_curves(args.curves) for cost in costs]
+        if args.drawn:
+            surfaces = [{"chain": drawn_chain, "tree": drawn_tree}[space](n) for n in range(args.drawn)]
+        else:
+            surfaces = [make(curve, cost) for curve in read_curves(args.curves) for cost in costs]
         document["spaces"][space] = {
-            name: compare(space, surfaces, seeds=args.seeds, name=name) for name in ("grid", "predict")
+            name: compare(space, surfaces, seeds=args.seeds, name=name) for name in args.strategies.split(",")
         }
     if args.json:
         print(json.dumps(document, indent=1))
         return 0
-    print("| space | strategy | measuring time saved | regret without | with | arms stopped | runs |")
+    print("| space | strategy | ended early | measuring time saved | mean regret | worst | runs |")
     print("|---|---|---|---|---|---|---|")
     for space, rows in document["spaces"].items():
-        for name, row in rows.items():
-            print(
-                f"| {space} | {name} | {row['mean_saved_frac']:.0%} | {row['mean_regret']:.2%} "
-                f"| {row['mean_regret_with_stopping']:.2%} | {row['arms_stopped_frac']:.0%} | {row['runs']} |"
-            )
+        for name, found in rows.items():
+            for rule, row in found["rules"].items():
+                print(
+                    f"| {space} | {name} | {rule} | {row['mean_saved_frac']:.0%} | {row['mean_regret']:.2%} "
+                    f"| {row['worst_regret']:.1%} | {found['runs']} |"
+                )
     return 0
 
 

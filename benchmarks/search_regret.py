@@ -1,11 +1,15 @@
 """Regret and launches of each strategy on simulated surfaces.
 
     search_regret.py --curves FILE.csv --seeds 200 [--space chain|tree|both] [--per prompt|launch] [--json]
+    search_regret.py --drawn 2000 --seeds 1 [...]
 
 Regret is 1 - true speed of the arm recommended / true speed of the best arm,
 plain decoding among them. Every seed draws its noise between 2 and 10 %.
 ``--per prompt``: that is one prompt's, of 32 paired in a launch; ``--per
-launch``: of the launch's whole result. TPE needs optuna, which only this
+launch``: of the launch's whole result. ``--drawn``: surfaces whose acceptance and cost are
+drawn, on which constants were chosen; the published curves' surfaces are the
+test. ``full grid + model`` recommends by the model after the full sweep: what
+noise alone leaves. TPE needs optuna, which only this
 benchmark uses; without it the row is left out.
 """
 
@@ -30,6 +34,8 @@ from search_surfaces import (
     TREE_COSTS,
     Surface,
     chain_surface,
+    drawn_chain,
+    drawn_tree,
     read_curves,
     tree_surface,
 )
@@ -75,7 +81,9 @@ _LEGAL: dict[str, list[LegalArm]] = {}
 
 
 def legal_arms(surface: Surface) -> list[LegalArm]:
+    """Of the surface last asked for, remembered."""
     if surface.name not in _LEGAL:
+        _LEGAL.clear()
         _LEGAL[surface.name] = [LegalArm(arm, launch_s=LAUNCH_S, measure_s=MEASURE_S) for arm in surface.arms]
     return _LEGAL[surface.name]
 
@@ -92,6 +100,16 @@ def one_factor(surface: Surface, seed: int, budget: int, noise: Noise) -> Result
 
 def full_grid(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
     return run_strategy(Grid(legal_arms(surface)), surface, seed, noise)
+
+
+def full_grid_model(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
+    """Every arm measured; recommended by what the model and the measurements say together."""
+    strategy, seen = Grid(legal_arms(surface)), []
+    while isinstance(answer := strategy.ask(History(tuple(seen))), Ask):
+        seen.append(surface.measure(answer.arm, launch=len(seen), seed=seed, noise=noise.sd, per=noise.per))
+    launch_sd = noise.sd if noise.per == "launch" else 0.001
+    best = Predict(legal_arms(surface), launch_log_sd=launch_sd).best(History(tuple(seen)))
+    return Result(surface.regret(best), len(seen))
 
 
 def grid(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
@@ -165,6 +183,7 @@ SEARCHES: dict[str, Search] = {
     "random": random_search,
     "tpe": tpe,
     "full grid": full_grid,
+    "full grid + model": full_grid_model,
 }
 
 
@@ -179,6 +198,7 @@ def summary(results: Sequence[tuple[str, Result]]) -> dict[str, Any]:
     launches = [r.launches for _, r in results]
     return {
         "mean_regret": statistics.fmean(regrets),
+        "mean_regret_standard_error": statistics.stdev(regrets) / math.sqrt(len(regrets)),
         "p95_regret": regrets[min(len(regrets) - 1, math.ceil(0.95 * len(regrets)) - 1)],
         "p99_regret": regrets[min(len(regrets) - 1, math.ceil(0.99 * len(regrets)) - 1)],
         "worst_regret": regrets[-1],
@@ -230,7 +250,8 @@ def _print(space: str, found: dict[str, Any]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--curves", type=Path, required=True, help="CSV: model,mode,k1,...,k8")
+    parser.add_argument("--curves", type=Path, help="CSV: model,mode,k1,...,k8")
+    parser.add_argument("--drawn", type=int, help="so many drawn surfaces instead of the curves'")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--space", choices=("chain", "tree", "both"), default="both")
     parser.add_argument("--per", choices=("prompt", "launch"), default="prompt")
@@ -244,12 +265,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ImportError:
             names.remove("tpe")
             print("optuna is not installed: no TPE row", file=sys.stderr)
-    curves = read_curves(args.curves)
+    if (args.curves is None) == (args.drawn is None):
+        parser.error("one of --curves and --drawn")
     makers = {"chain": (chain_surface, CHAIN_COSTS), "tree": (tree_surface, TREE_COSTS)}
     document: dict[str, Any] = {"schema_version": 1, "spaces": {}}
     for space in ("chain", "tree") if args.space == "both" else (args.space,):
         make, costs = makers[space]
-        surfaces = [make(curve, cost) for curve in curves for cost in costs]
+        if args.drawn:
+            surfaces = [{"chain": drawn_chain, "tree": drawn_tree}[space](n) for n in range(args.drawn)]
+        else:
+            surfaces = [make(curve, cost) for curve in read_curves(args.curves) for cost in costs]
         found = run_space(space, surfaces, seeds=args.seeds, per=args.per, names=names)
         document["spaces"][space] = found
         if not args.json:

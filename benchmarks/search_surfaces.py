@@ -109,9 +109,11 @@ def marginals(lengths: Sequence[float], k: int) -> list[float]:
     return [min(1.0, v * scale) for v in falling]
 
 
-def draw_counts(rng: random.Random, shares: Sequence[float], tokens: int) -> AcceptanceCounts:
+def draw_counts(
+    rng: random.Random, shares: Sequence[float], tokens: int, *, steps: int = VERIFY_STEPS
+) -> AcceptanceCounts:
     """Counts of one run, clustered by answer."""
-    kept, reached, before = [], float(VERIFY_STEPS), 1.0
+    kept, reached, before = [], float(steps), 1.0
     for share in shares:
         chance = min(1.0, share / before) if before > 0 else 0.0
         spread = math.sqrt(max(reached * chance * (1 - chance), 0.0) * CLUSTERING)
@@ -119,8 +121,8 @@ def draw_counts(rng: random.Random, shares: Sequence[float], tokens: int) -> Acc
         kept.append(int(reached))
         before = share
     return AcceptanceCounts(
-        num_drafts=VERIFY_STEPS,
-        num_draft_tokens=VERIFY_STEPS * tokens,
+        num_drafts=steps,
+        num_draft_tokens=steps * tokens,
         num_accepted_tokens=sum(kept),
         accepted_per_position=tuple(kept),
     )
@@ -167,9 +169,9 @@ def _arm(**knobs: object) -> Arm:
 _BASELINE = baseline_arm(engine="sglang", target="m")
 
 
-def chain_surface(curve: Curve, cost_name: str) -> Surface:
-    """Plain decoding and every chain the curve has."""
-    cost = CHAIN_COSTS[cost_name]
+def chain_surface(curve: Curve, cost_name: str, cost: ChainCost | None = None) -> Surface:
+    """Plain decoding and every chain the curve has; ``cost`` instead of the one of that name."""
+    cost = cost or CHAIN_COSTS[cost_name]
     arms, speed = [_BASELINE], {_BASELINE.arm_id: BASELINE_TOK_PER_S}
     shares: dict[str, tuple[float, ...]] = {_BASELINE.arm_id: ()}
     for k in range(1, len(curve.lengths)):
@@ -192,28 +194,96 @@ def tree_shapes() -> list[tuple[int, int, int, bool]]:
     return found
 
 
-def tree_shares(curve: Curve, steps: int, topk: int, tokens: int) -> list[float]:
+Widen = Callable[[float, float], float]
+"""Chance to keep a token of a level, given that of one candidate and the level's width."""
+
+
+def _power(alone: float, width: float, worth: float = 0.5) -> float:
+    """Candidates as independent tries, of which the later ones are worth less."""
+    return 1 - (1 - alone) ** (width**worth)
+
+
+def tree_shares(curve: Curve, steps: int, topk: int, tokens: int, widen: Widen = _power) -> list[float]:
     """Wider levels keep more, the less the fewer tokens there are to go round."""
     falling = marginals(curve.lengths, len(curve.lengths) - 1)
     width = 1 + (topk - 1) * min(1.0, tokens / (steps * topk))
     shares, before, kept = [], 1.0, 1.0
     for share in falling[:steps]:
         alone = min(1.0, share / before) if before > 0 else 0.0
-        kept *= 1 - (1 - alone) ** math.sqrt(width)
+        kept *= widen(alone, width)
         shares.append(kept)
         before = share
     return shares
 
 
-def tree_surface(curve: Curve, cost_name: str) -> Surface:
+def tree_surface(
+    curve: Curve, cost_name: str, cost: TreeCost | None = None, *, widen: Widen = _power
+) -> Surface:
     """Plain decoding and every legal tree, with and without graphs."""
-    cost = TREE_COSTS[cost_name]
+    cost = cost or TREE_COSTS[cost_name]
     arms, speed = [_BASELINE], {_BASELINE.arm_id: BASELINE_TOK_PER_S}
     shares: dict[str, tuple[float, ...]] = {_BASELINE.arm_id: ()}
     for steps, topk, tokens, graphs in tree_shapes():
         arm = _arm(method="eagle3", num_steps=steps, topk=topk, num_draft_tokens=tokens, cuda_graphs=graphs)
-        kept = tree_shares(curve, steps, topk, tokens)
+        kept = tree_shares(curve, steps, topk, tokens, widen)
         arms.append(arm)
         shares[id_of(arm)] = tuple(kept)
         speed[id_of(arm)] = BASELINE_TOK_PER_S * (1 + math.fsum(kept)) / cost(steps, topk, tokens, graphs)
     return Surface(f"{curve.name} / {cost_name}", tuple(arms), speed, shares)
+
+
+def drawn_chain(number: int) -> Surface:
+    """A surface that nothing was chosen on: acceptance and cost drawn, cliffs and bends anywhere."""
+    rng = random.Random(f"drawn chain/{number}")
+    overhead = rng.uniform(0, 0.6) if rng.random() < 0.7 else 0.0
+    slope, power = _log_uniform(rng, 0.02, 0.4), 1.0 if rng.random() < 0.6 else rng.uniform(0.5, 1.4)
+    cliffs = _drawn_cliffs(rng, range(2, 9))
+    bend = (rng.randint(2, 6), 0.12 if rng.random() < 0.1 else 0.0)
+
+    def cost(k: int) -> float:
+        jumps = math.fsum(size for at, size in cliffs if k >= at)
+        return 1 + overhead * (k > 0) + slope * k**power + jumps + bend[1] * max(0, k - bend[0])
+
+    return chain_surface(_drawn_curve(rng, number), f"drawn {number}", cost)
+
+
+def drawn_tree(number: int) -> Surface:
+    """As ``drawn_chain``, for trees: cliffs in the tokens and in the branching, width worth by one of two laws."""
+    rng = random.Random(f"drawn tree/{number}")
+    verify, draft = _log_uniform(rng, 0.005, 0.06), _log_uniform(rng, 0.03, 0.4)
+    overhead = rng.uniform(0, 0.6) if rng.random() < 0.7 else 0.0
+    eager, eager_draft = rng.uniform(0.1, 1.0), rng.uniform(0.0, 0.2)
+    by_tokens = _drawn_cliffs(rng, (4, 5, 6, 8, 9, 16, 17, 32))
+    by_topk = (rng.choice((2, 4, 8)), rng.uniform(0.1, 0.4) if rng.random() < 0.3 else 0.0)
+
+    def cliff(topk: int, tokens: int) -> float:
+        return math.fsum(size for at, size in by_tokens if tokens >= at) + by_topk[1] * (topk >= by_topk[0])
+
+    worth, linear = rng.uniform(0.3, 0.7), rng.random() < 0.5
+
+    def widen(alone: float, width: float) -> float:
+        if linear:
+            return alone + (1 - alone) * min(0.8, 0.35 * worth * math.log2(width))
+        return _power(alone, width, worth)
+
+    cost = _tree(verify, draft, overhead, eager, eager_draft, cliff)
+    return tree_surface(_drawn_curve(rng, number), f"drawn {number}", cost, widen=widen)
+
+
+def _drawn_curve(rng: random.Random, number: int) -> Curve:
+    first, decay = rng.uniform(0.65, 0.95), rng.uniform(0.86, 1.0)
+    lengths, marginal = [1.0], 1.0
+    for i in range(8):
+        marginal *= min(0.98, first * decay**i * math.exp(rng.gauss(0, 0.02)))
+        lengths.append(lengths[-1] + marginal)
+    return Curve(f"drawn {number}", "eagle3", tuple(lengths))
+
+
+def _drawn_cliffs(rng: random.Random, places: Sequence[int]) -> list[tuple[int, float]]:
+    """None in 4 of 10 surfaces, one in 4, two in 2."""
+    number = rng.choices((0, 1, 2), weights=(4, 4, 2))[0]
+    return [(at, _log_uniform(rng, 0.1, 0.5)) for at in rng.sample(list(places), number)]
+
+
+def _log_uniform(rng: random.Random, low: float, high: float) -> float:
+    return math.exp(rng.uniform(math.log(low), math.log(high)))

@@ -50,6 +50,20 @@ def test_sixty_and_more_trees_are_searched_in_ten_launches(tmp_path: Path, strat
 
 def test_early_stopping_saves_time_and_keeps_the_winner(tmp_path: Path) -> None:
     found = run(tmp_path, "early_stopping.py", "--seeds", "3", "--space", "chain")
-    grid = found["spaces"]["chain"]["grid"]  # type: ignore[index]
-    assert grid["mean_saved_frac"] > 0.3
-    assert grid["mean_regret_with_stopping"] <= grid["mean_regret"] + 0.005
+    for strategy, least_saved in (("grid", 0.4), ("predict", 0.3)):
+        rules = found["spaces"]["chain"][strategy]["rules"]  # type: ignore[index]
+        assert rules["none"]["mean_saved_frac"] == 0
+        assert rules["worse or enough"]["mean_saved_frac"] > least_saved
+        assert rules["worse or enough"]["mean_saved_frac"] >= rules["worse"]["mean_saved_frac"]
+        assert rules["worse or enough"]["mean_regret"] <= rules["none"]["mean_regret"] + 0.01
+
+
+def test_drawn_surfaces_are_searched_too(tmp_path: Path) -> None:
+    script = str(BENCHMARKS / "search_regret.py")
+    argv = [sys.executable, script, "--drawn", "3", "--seeds", "1", "--json"]
+    reply = subprocess.run(
+        [*argv, "--strategies", "predict,full grid + model"], capture_output=True, text=True, check=True
+    )
+    spaces = json.loads(reply.stdout)["spaces"]
+    assert spaces["chain"]["strategies"]["full grid + model"]["mean_regret"] < 0.02
+    assert spaces["tree"]["strategies"]["predict"]["max_launches"] <= 10

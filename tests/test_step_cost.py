@@ -195,3 +195,45 @@ def test_counts_by_position_predict_every_shorter_chain() -> None:
     model = SpeedModel([observed(BASE, 100.0, None), Observation(chain(6), speed(6), None, counts)])
     for k in range(1, 6):
         assert model.predict(chain(k)).tok_per_s.value == pytest.approx(speed(k), rel=0.06)
+
+
+class TestJoint:
+    measured = (chain(3), chain(8))
+    others = (chain(5), chain(1), chain(6), chain(7))
+
+    def model(self, *more: CostPoint) -> StepCostModel:
+        known = points(lambda a: 1.1 + 0.1 * (a.knobs.num_steps or 0), list(self.measured))
+        return StepCostModel([*known, *more])
+
+    def test_explanations_add_up_to_the_prediction_of_each_arm(self) -> None:
+        model = self.model()
+        joint = model.joint(self.others, looked=2)
+        assert math.fsum(part.weight for part in joint) == pytest.approx(1)
+        for i, arm in enumerate(self.others):
+            predicted = model.predict(arm)
+            mean = math.fsum(part.weight * part.means[i] for part in joint)
+            square = math.fsum(
+                part.weight * (part.variances[i] + (part.means[i] - mean) ** 2) for part in joint
+            )
+            assert mean == pytest.approx(predicted.value)
+            assert math.sqrt(square) == pytest.approx(predicted.sd)
+
+    def test_an_arm_varies_with_itself_as_it_varies(self) -> None:
+        for part in self.model().joint(self.others, looked=2):
+            assert [part.covariance[i][i] for i in range(2)] == pytest.approx(part.variances[:2])
+
+    @pytest.mark.parametrize("shift", [-0.15, -0.05, 0.05, 0.2])
+    def test_what_is_expected_after_a_look_is_what_a_new_fit_says(self, shift: float) -> None:
+        """Conditioning each explanation on k = 5, and weighing them by how likely it was there."""
+        model = self.model()
+        cost = model.predict(self.others[0]).value + shift
+        weights, means = [], []
+        for part in model.joint(self.others, looked=1):
+            spread = part.variances[0] + 0.01**2
+            off = cost - part.means[0]
+            weights.append(part.weight * math.exp(-0.5 * off * off / spread) / math.sqrt(spread))
+            means.append(part.means[2] + part.covariance[0][2] / spread * off)
+        expected = math.fsum(w * m for w, m in zip(weights, means, strict=True)) / math.fsum(weights)
+        fitted = self.model(CostPoint(self.others[0], cost, 0.01)).predict(self.others[2])
+        # Not exactly: a new fit drops other explanations and holds other parts at zero.
+        assert expected == pytest.approx(fitted.value, abs=0.25 * abs(shift) + 0.01)

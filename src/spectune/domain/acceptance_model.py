@@ -31,6 +31,8 @@ LENGTH_ONLY_LOG_SD = 0.05
 TYPICAL_FIRST, TYPICAL_DECAY = 0.78, 0.96
 """Of the published EAGLE-3 and MTP curves: where nothing is measured yet."""
 _DECAY_LOG_SD = 0.02
+_COUNTING_APART = 0.3
+"""Share of a length's counting error that other lengths of the same run do not have."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,18 @@ class ChainProfile:
         relative = math.sqrt(variance + invented_sd**2) / value
         extra = LENGTH_ONLY_LOG_SD if self.from_lengths else 0.0
         return LogEstimate(value, math.sqrt(relative**2 + RUN_TO_RUN_LOG_SD**2 + extra**2))
+
+    def apart_log_sd(self, k: int) -> float:
+        """Of ``length(k)`` beside an error that the lengths of all chains share.
+
+        Steps counted by chance move the lengths of all chains together, and
+        costs are derived from the same lengths, so most of it cancels in a
+        speed.
+        """
+        own = self._counting_variance(min(k, self.positions)) * _COUNTING_APART**2
+        relative2 = (own + self._invented_sd(k) ** 2) / chain_length([self.at(i) for i in range(k)]) ** 2
+        extra = LENGTH_ONLY_LOG_SD if self.from_lengths else 0.0
+        return math.sqrt(relative2 + RUN_TO_RUN_LOG_SD**2 + extra**2)
 
     def invented(self, k: int) -> int:
         """How many positions of a chain of ``k`` were never drafted."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from spectune.domain.acceptance_model import (
@@ -21,16 +22,18 @@ from spectune.domain.acceptance_model import (
     profile_from_counts,
     profile_from_lengths,
 )
+from spectune.domain.acceptance_model_depth import DepthModel, fit_depths
 from spectune.domain.arm import Arm
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import Family, arm_facts, shape_of
+from spectune.domain.prediction_shape import Family, Shape, arm_facts, shape_of
 from spectune.domain.statistics_regression import Posterior, Prior, fit
 
 AcceptanceCase = Literal["own", "derived", "regressed", "unknown"]
 
 _RESIDUAL_FLOOR = 0.05
 _PRIOR = Prior(means=(0.0, 0.0, 0.05, 0.02), sds=(0.35, 0.15, 0.08, 0.08))
+_PRIOR_BY_DEPTH = Prior(means=(0.0, 0.0, 0.0, 0.0), sds=(0.03, 0.02, 0.02, 0.02))
 _DISCREPANCY_SD = 0.04
 _NUGGET_SD = 0.01
 
@@ -60,6 +63,13 @@ class ArmLength:
     length: LogEstimate
     case: AcceptanceCase
     invented: int = 0
+    apart_log_sd: float | None = None
+    """Of the length beside an error that all lengths of its family share; ``None``: they share none."""
+
+    @property
+    def speed_log_sd(self) -> float:
+        """What the length's error is worth in a speed, whose cost was derived from such lengths."""
+        return self.length.log_sd if self.apart_log_sd is None else self.apart_log_sd
 
 
 @dataclass
@@ -69,10 +79,21 @@ class _Family:
     residuals: tuple[LengthResidual, ...]
     posterior: Posterior | None = None
     arms: list[Arm] = field(default_factory=list)
+    depths: DepthModel | None = None
+    """Of all runs together, from which regressed lengths differ."""
+    means: dict[Shape, LogEstimate] = field(default_factory=dict)
 
     @property
     def derivable(self) -> bool:
         return self.profile is not None and not any(r.large for r in self.residuals)
+
+    def mean(self, shape: Shape) -> LogEstimate:
+        """Length by shape alone; without counts by depth, a decent drafter's chain."""
+        known = self.means.get(shape)
+        if known is None:
+            typical = LogEstimate(TYPICAL.length(shape.steps).value, 0.0)
+            known = self.means[shape] = self.depths.length(shape) if self.depths else typical
+        return known
 
 
 class AcceptanceModel:
@@ -96,11 +117,15 @@ class AcceptanceModel:
             typical = TYPICAL.length(shape.steps)
             return ArmLength(LogEstimate(typical.value, 0.35), "unknown", shape.steps)
         key = _acceptance_key(arm)
-        if key in family.own:
+        profile = family.profile if arm_facts(arm).is_chain and family.derivable else None
+        if key in family.own and (profile is None or profile.from_lengths):
             return ArmLength(family.own[key], "own")
-        if arm_facts(arm).is_chain and family.derivable and family.profile is not None:
-            profile = family.profile
-            return ArmLength(profile.length(shape.steps), "derived", profile.invented(shape.steps))
+        if profile is not None:
+            case: AcceptanceCase = "own" if key in family.own else "derived"
+            steps = shape.steps
+            return ArmLength(
+                profile.length(steps), case, profile.invented(steps), profile.apart_log_sd(steps)
+            )
         return ArmLength(_regressed(family, arm), "regressed", shape.steps)
 
     def residuals(self) -> tuple[LengthResidual, ...]:
@@ -141,7 +166,8 @@ def _fit_family(group: Sequence[Observation]) -> _Family:
         own[key] = LogEstimate(math.exp(log / math.fsum(weights)), 1 / math.sqrt(math.fsum(weights)))
         arms[key] = same[0].arm
     profile = _profile(chains)
-    family = _Family(profile, own, _residuals(chains), arms=list(arms.values()))
+    depths = fit_depths([(shape_of(o.arm), o.acceptance) for o in group if o.acceptance is not None])
+    family = _Family(profile, own, _residuals(chains), arms=list(arms.values()), depths=depths)
     if not family.derivable or len(chains) < len(group):
         family.posterior = _regress(family, [own[key] for key in arms])
     return family
@@ -172,33 +198,31 @@ def _residuals(chains: Sequence[Observation]) -> tuple[LengthResidual, ...]:
     return tuple(found)
 
 
-def _mean(profile: ChainProfile | None, steps: int) -> float:
-    return math.log((profile or TYPICAL).length(steps).value)
-
-
-def _features(arm: Arm) -> tuple[float, ...]:
-    shape = shape_of(arm)
+@cache
+def _features(shape: Shape) -> tuple[float, ...]:
     per_step = max(shape.tokens / shape.steps, 1e-3)
     return 1.0, math.log2(shape.steps) - 2, math.log2(shape.topk), math.log2(per_step)
 
 
+@cache
+def _where(shape: Shape) -> tuple[float, float, float]:
+    """Lengths of shapes one unit apart are alike by ``exp(-1/2)``."""
+    return math.log2(shape.steps) / 0.7, math.log2(shape.topk), math.log2(shape.tokens) / 0.7
+
+
 def _covariance(a: Arm, b: Arm) -> float:
-    one, other = shape_of(a), shape_of(b)
-    distance = (
-        (math.log2(one.steps / other.steps) / 0.7) ** 2
-        + (math.log2(one.topk / other.topk) / 1.0) ** 2
-        + (math.log2(one.tokens / other.tokens) / 0.7) ** 2
-    )
-    same_setting = 1.0 if arm_facts(a).setting == arm_facts(b).setting else 0.5
-    return _DISCREPANCY_SD**2 * same_setting * math.exp(-distance / 2)
+    one, other = arm_facts(a), arm_facts(b)
+    distance = math.dist(_where(one.shape), _where(other.shape))
+    same_setting = 1.0 if one.setting == other.setting else 0.5
+    return float(_DISCREPANCY_SD**2 * same_setting * math.exp(-0.5 * distance * distance))
 
 
 def _regress(family: _Family, lengths: Sequence[LogEstimate]) -> Posterior:
     arms = family.arms
     return fit(
-        [_features(arm) for arm in arms],
-        [length.log - _mean(None, shape_of(arm).steps) for arm, length in zip(arms, lengths, strict=True)],
-        prior=_PRIOR,
+        [_features(shape_of(arm)) for arm in arms],
+        [length.log - family.mean(shape_of(arm)).log for arm, length in zip(arms, lengths, strict=True)],
+        prior=_PRIOR if family.depths is None else _PRIOR_BY_DEPTH,
         noise_sds=[math.hypot(length.log_sd, _NUGGET_SD) for length in lengths],
         discrepancy=lambda i, j: _covariance(arms[i], arms[j]),
     )
@@ -207,11 +231,13 @@ def _regress(family: _Family, lengths: Sequence[LogEstimate]) -> Posterior:
 def _regressed(family: _Family, arm: Arm) -> LogEstimate:
     if family.posterior is None:
         family.posterior = _regress(family, [family.own[_acceptance_key(a)] for a in family.arms])
+    shape = shape_of(arm)
     mean, sd = family.posterior.predict(
-        _features(arm),
+        _features(shape),
         discrepancy=[_covariance(arm, other) for other in family.arms],
         variance=_DISCREPANCY_SD**2,
     )
+    known = family.mean(shape)
     extra = _NUGGET_SD if any(arm_facts(a).setting == arm_facts(arm).setting for a in family.arms) else 0.15
-    log = max(0.0, min(mean + _mean(None, shape_of(arm).steps), math.log(shape_of(arm).steps + 1)))
-    return LogEstimate(math.exp(log), math.hypot(sd, extra))
+    log = max(0.0, min(mean + known.log, math.log(shape.steps + 1)))
+    return LogEstimate(math.exp(log), math.hypot(sd, extra, known.log_sd))

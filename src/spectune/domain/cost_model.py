@@ -16,7 +16,7 @@ from spectune.domain.arm import Arm
 from spectune.domain.prediction_estimate import LogEstimate, Observed, mixture
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.prediction_shape import arm_facts, shape_of
-from spectune.domain.step_cost import CostPoint, StepCostModel
+from spectune.domain.step_cost import CostPoint, JointCost, StepCostModel
 
 DEFAULT_LAUNCH_LOG_SD = 0.02
 """Spread of one arm's log speed between launches, until an arm was launched twice (declared)."""
@@ -64,6 +64,17 @@ class ArmPrediction:
         return tok_per_s / self.baseline_tok_per_s * self.cost.value
 
 
+@dataclass(frozen=True)
+class JointSpeed:
+    """Log tok/s of several arms under one explanation of what was measured."""
+
+    weight: float
+    logs: tuple[float, ...]
+    variances: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    """Of the first arms (those looked at) with all."""
+
+
 def machine_ceiling_tok_per_s(
     *, bytes_per_step: float, bandwidth_bytes_per_s: float, length: float = 1.0
 ) -> float:
@@ -96,6 +107,7 @@ class SpeedModel:
         self._baselines = _baselines(observations)
         points = [p for o in observations if (p := self._cost_point(o)) is not None]
         self.num_points = len(points)
+        self._direct = self._direct_speedups()
         self.cost = StepCostModel(points)
         self._measured = {(arm_facts(o.arm).arm_id, o.concurrency) for o in observations if not o.synthetic}
 
@@ -114,22 +126,57 @@ class SpeedModel:
     def _cost_point(self, observation: Observation) -> CostPoint | None:
         if observation.arm.is_baseline and observation.arm.knobs.cuda_graphs is not False:
             return None
-        length = 1.0 if observation.arm.is_baseline else observation.acceptance_length
-        if length is None:
-            length = self.acceptance.of(observation.arm).length.value
-        speedup = observation.speedup
-        if speedup is None:
-            baseline = self.baseline_tok_per_s(observation.concurrency)
-            speedup = observation.tok_per_s / baseline if baseline else None
+        speedup = self._speedup_of(observation)
+        known = self.acceptance.of(observation.arm)
+        own = observation.acceptance_length
+        length = own if observation.synthetic and own is not None else known.length.value
         if not speedup or length <= 0:
             return None
-        own = observation.log_sd if observation.log_sd is not None else DEFAULT_LOG_SD
-        length_sd = 0.0 if observation.synthetic else self.acceptance.of(observation.arm).length.log_sd
-        sd = math.sqrt(own**2 + 2 * self.launch_log_sd**2 + min(length_sd, 0.3) ** 2)
+        length_sd = 0.0 if observation.synthetic else known.speed_log_sd
+        sd = math.sqrt(self._speed_variance(observation) + min(length_sd, 0.3) ** 2)
         cost = length / speedup
         return CostPoint(
             observation.arm, cost, sd * cost, observation.concurrency, observation.context_tokens
         )
+
+    def _speedup_of(self, observation: Observation) -> float | None:
+        if observation.speedup is not None:
+            return observation.speedup
+        baseline = self.baseline_tok_per_s(observation.concurrency)
+        return observation.tok_per_s / baseline if baseline else None
+
+    def _speed_variance(self, observation: Observation) -> float:
+        """Of the log speedup as measured: the arm's own error, and its and the baseline's launch."""
+        own = observation.log_sd if observation.log_sd is not None else DEFAULT_LOG_SD
+        return float(own**2 + 2 * self.launch_log_sd**2)
+
+    def _direct_speedups(self) -> dict[tuple[str, int], tuple[float, float]]:
+        """(log speedup, variance) of every measured arm, over its launches."""
+        sums: dict[tuple[str, int], tuple[float, float]] = {}
+        for o in self.observations:
+            speedup = self._speedup_of(o)
+            if o.synthetic or o.arm.is_baseline or not speedup:
+                continue
+            weight = 1 / max(self._speed_variance(o), 1e-9)
+            key = (arm_facts(o.arm).arm_id, o.concurrency)
+            total, moment = sums.get(key, (0.0, 0.0))
+            sums[key] = total + weight, moment + weight * math.log(speedup)
+        return {key: (moment / total, 1 / total) for key, (total, moment) in sums.items()}
+
+    def joint(
+        self, arms: Sequence[Arm], *, looked: int, concurrencies: Sequence[int] = (1,)
+    ) -> list[JointSpeed]:
+        """Speeds of unmeasured arms together, one for each explanation of the costs; geometric means
+        over the concurrencies. Covariances are those of the first ``looked`` arms with all."""
+        lengths = [self.acceptance.of(arm) for arm in arms]
+        by_concurrency = []
+        for concurrency in concurrencies:
+            baseline = self.baseline_tok_per_s(concurrency)
+            if baseline is None:
+                raise ValueError("no baseline was measured")
+            costs = self.cost.joint(arms, looked=looked, concurrency=concurrency)
+            by_concurrency.append([_speed_terms(cost, lengths, math.log(baseline)) for cost in costs])
+        return [_mean_speed(parts) for parts in zip(*by_concurrency, strict=True)]
 
     def predict(
         self, arm: Arm, *, concurrency: int = 1, context_tokens: float | None = None
@@ -145,7 +192,7 @@ class SpeedModel:
             if plain
             else self.cost.predict(arm, concurrency=concurrency, context_tokens=context_tokens)
         )
-        speedup = _speedup(acceptance.length, cost)
+        speedup = _speedup(acceptance, cost, self._direct.get((arm_facts(arm).arm_id, concurrency)))
         return ArmPrediction(
             arm=arm,
             concurrency=concurrency,
@@ -158,9 +205,62 @@ class SpeedModel:
         )
 
 
-def _speedup(length: LogEstimate, cost: Observed) -> LogEstimate:
+def _mean_speed(parts: Sequence[JointSpeed]) -> JointSpeed:
+    """Of one explanation at several concurrencies; their errors are taken as one."""
+    n = len(parts)
+    if n == 1:
+        return parts[0]
+    return JointSpeed(
+        weight=parts[0].weight,
+        logs=tuple(math.fsum(x) / n for x in zip(*(p.logs for p in parts), strict=True)),
+        variances=tuple(math.fsum(x) / n for x in zip(*(p.variances for p in parts), strict=True)),
+        covariance=tuple(
+            tuple(math.fsum(x) / n for x in zip(*rows, strict=True))
+            for rows in zip(*(p.covariance for p in parts), strict=True)
+        ),
+    )
+
+
+def _speed_terms(costs: JointCost, lengths: Sequence[ArmLength], baseline_log: float) -> JointSpeed:
+    """Costs as log speeds; errors of the lengths are each arm's own."""
+    own = [length.speed_log_sd**2 for length in lengths]
+    by = [1 / mean for mean in costs.means]
+    return JointSpeed(
+        weight=costs.weight,
+        logs=tuple(
+            baseline_log + length.length.log + math.log(b) for length, b in zip(lengths, by, strict=True)
+        ),
+        variances=tuple(v * b * b + o for v, b, o in zip(costs.variances, by, own, strict=True)),
+        covariance=tuple(
+            tuple(
+                c * by[i] * b + (own[i] if i == j else 0.0)
+                for j, (c, b) in enumerate(zip(row, by, strict=True))
+            )
+            for i, row in enumerate(costs.covariance)
+        ),
+    )
+
+
+def _speedup(length: ArmLength, cost: Observed, direct: tuple[float, float] | None) -> LogEstimate:
+    """Length over cost; of a measured arm, that together with the speed as measured.
+
+    A measured cost is a length over a speed, and the errors of both are in it.
+    What the model moves it by is divided between the two in proportion to
+    their variances, which is the joint posterior of length, speed and cost.
+    """
     parts = cost.parts or ((1.0, cost.value, cost.sd),)
-    return mixture([(w, length.log - math.log(c), math.hypot(length.log_sd, sd / c)) for w, c, sd in parts])
+    log, sd = length.length.log, length.speed_log_sd
+    if direct is None:
+        return mixture([(w, log - math.log(c), math.hypot(sd, s / c)) for w, c, s in parts])
+    measured, variance = direct
+    total = variance + min(sd, 0.3) ** 2
+    share = variance / total
+    found = []
+    for weight, c, s in parts:
+        left = min(1.0, (s / c) ** 2 / total)
+        moved = share * (log - measured - math.log(c))
+        found.append((weight, measured + moved, math.sqrt(variance * (1 - share * (1 - left)))))
+    return mixture(found)
 
 
 def _baselines(observations: Sequence[Observation]) -> dict[int, float]:

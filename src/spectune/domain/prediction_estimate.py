@@ -46,13 +46,13 @@ class LogEstimate:
         """Chance that the quantity is larger than ``limit``."""
         if limit <= 0:
             return 1.0
-        parts = self.parts or ((1.0, self.log, self.log_sd),)
-        return math.fsum(weight * _chance(log - math.log(limit), sd) for weight, log, sd in parts)
+        parts, level = self.parts or ((1.0, self.log, self.log_sd),), math.log(limit)
+        return math.fsum(weight * _chance(log - level, sd) for weight, log, sd in parts)
 
     def expected_gain(self, best: float) -> float:
         """Expected improvement over ``best`` on the log scale (Jones et al. 1998, equation 15)."""
-        parts = self.parts or ((1.0, self.log, self.log_sd),)
-        return math.fsum(weight * _gain(log - math.log(best), sd) for weight, log, sd in parts)
+        parts, level = self.parts or ((1.0, self.log, self.log_sd),), math.log(best)
+        return math.fsum(weight * normal_gain(log - level, sd) for weight, log, sd in parts)
 
 
 def mixture(parts: Sequence[tuple[float, float, float]]) -> LogEstimate:
@@ -62,20 +62,21 @@ def mixture(parts: Sequence[tuple[float, float, float]]) -> LogEstimate:
     return LogEstimate(math.exp(mean), math.sqrt(square), tuple(parts) if len(parts) > 1 else ())
 
 
-_NORMAL = NormalDist()
+_ROOT_2, _ROOT_TWO_PI = math.sqrt(2), math.sqrt(2 * math.pi)
 
 
 def _chance(gap: float, sd: float) -> float:
     if sd <= 0:
         return 1.0 if gap > 0 else 0.0
-    return _NORMAL.cdf(gap / sd)
+    return 0.5 * math.erfc(-gap / sd / _ROOT_2)
 
 
-def _gain(gap: float, sd: float) -> float:
+def normal_gain(gap: float, sd: float) -> float:
+    """Expected positive part of a normal quantity with mean ``gap``."""
     if sd <= 0:
         return max(0.0, gap)
     z = gap / sd
-    return gap * _NORMAL.cdf(z) + sd * _NORMAL.pdf(z)
+    return gap * 0.5 * math.erfc(-z / _ROOT_2) + sd * math.exp(-0.5 * z * z) / _ROOT_TWO_PI
 
 
 @dataclass(frozen=True)

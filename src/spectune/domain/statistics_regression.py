@@ -17,6 +17,8 @@ from operator import mul
 Vector = Sequence[float]
 Kernel = Callable[[int, int], float]
 
+_JITTER = 1e-12
+
 
 def cholesky(matrix: Sequence[Vector]) -> list[list[float]]:
     """Lower factor of a positive definite matrix; raises ``ValueError`` if it is not."""
@@ -70,6 +72,15 @@ class Prior:
     def covariance(self, a: Vector, b: Vector) -> float:
         return float(sum(map(mul, self.scaled(a), b)))
 
+    def gram(self, rows: Sequence[Vector]) -> list[list[float]]:
+        """Covariances of ``rows`` under this prior, with what keeps a factor of them defined."""
+        found = []
+        for i, row in enumerate(rows):
+            scaled = self.scaled(row)
+            found.append([sum(map(mul, scaled, rows[j])) if j <= i else 0.0 for j in range(len(rows))])
+            found[i][i] += _JITTER
+        return found
+
 
 @dataclass(frozen=True)
 class Posterior:
@@ -121,14 +132,19 @@ def fit(
     rows: Sequence[Vector], values: Vector, *, prior: Prior, noise_sds: Vector, discrepancy: Kernel
 ) -> Posterior:
     """Posterior given observations; ``discrepancy(i, j)`` is the covariance of f at rows i and j."""
-    n = len(rows)
-    covariance = [[0.0] * n for _ in range(n)]
-    for i in range(n):
-        scaled = prior.scaled(rows[i])
+    covariance = prior.gram(rows)
+    for i, row in enumerate(covariance):
         for j in range(i + 1):
-            value = sum(map(mul, scaled, rows[j])) + discrepancy(i, j)
-            covariance[i][j] = covariance[j][i] = value
-        covariance[i][i] += noise_sds[i] ** 2 + 1e-12
+            row[j] += discrepancy(i, j)
+        row[i] += noise_sds[i] ** 2
+    return fit_covariance(rows, values, prior=prior, covariance=covariance)
+
+
+def fit_covariance(
+    rows: Sequence[Vector], values: Vector, *, prior: Prior, covariance: Sequence[Vector]
+) -> Posterior:
+    """Posterior given the whole covariance of the observations (its lower half is read)."""
+    n = len(rows)
     lower = cholesky(covariance)
     left = [v - prior.mean(row) for v, row in zip(values, rows, strict=True)]
     half = forward(lower, left)

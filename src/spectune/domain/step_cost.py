@@ -6,9 +6,8 @@
 where 1 is the baseline's own forward pass at the same concurrency. Fitted from
 *served* rounds, ``acceptance length / speedup``, never from isolated forward
 passes, which were about three times too cheap where it was tried. Bayesian
-linear regression with weak priors; averaged over where a cliff may lie (tile
-and captured graph sizes make cost jump at some number of tokens) and over the
-size of a smooth discrepancy, each weighted by how well it explains the arms
+linear regression with weak priors; averaged over where a cliff may lie
+(``step_cost_cliffs``) and over the size of a smooth discrepancy, each weighted by how well it explains the arms
 measured (Hoeting et al. 1999).
 """
 
@@ -16,63 +15,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
+from operator import mul
 
+from spectune.domain import step_cost_cliffs as cliffs_at
 from spectune.domain.arm import Arm
 from spectune.domain.prediction_estimate import Observed
-from spectune.domain.prediction_shape import arm_facts
-from spectune.domain.statistics_regression import Posterior, Prior, fit
+from spectune.domain.statistics_regression import Posterior, Prior, fit_covariance, forward
+from spectune.domain.step_cost_place import CostPoint, Place, likeness, place_of
+
+__all__ = ["COMPONENTS", "Component", "CostPoint", "JointCost", "StepCostModel"]
 
 COMPONENTS = ("overhead", "verification", "drafting", "branching", "eager", "eager_drafting")
 _PRIOR = Prior(
-    means=(0.08, 0.02, 0.06, 0.004, 0.2, 0.03, 0.005, 0.0, 0.0, 0.15),
-    sds=(0.25, 0.06, 0.15, 0.015, 0.5, 0.10, 0.03, 0.03, 0.02, 0.25),
+    means=(0.08, 0.02, 0.06, 0.004, 0.4, 0.08, 0.005, 0.0, 0.0, cliffs_at.MEAN),
+    sds=(0.25, 0.06, 0.15, 0.015, 0.3, 0.08, 0.03, 0.03, 0.02, cliffs_at.SD),
 )
-"""Of ``features`` and of the cliff, in that order, in baseline steps."""
+"""Of a place's features and of the cliff, in that order, in baseline steps."""
 _DISCREPANCIES = ((0.01, 0.5), (0.06, 0.5))
 """Relative sizes of the smooth discrepancy and their prior weights."""
-_CLIFFS = (2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64)
-"""Numbers of drafted tokens at which cost may jump."""
-_NO_CLIFF_WEIGHT = 0.5
 _NUGGET = 0.01
 _PINNED_SD = 1e-6
 _NEGLIGIBLE = 0.03
-
-
-@dataclass(frozen=True)
-class CostPoint:
-    """One measured arm: ``cost`` in baseline steps, its standard error, and where it was measured."""
-
-    arm: Arm
-    cost: float
-    sd: float
-    concurrency: int = 1
-    context_tokens: float | None = None
-
-
-def features(arm: Arm, *, concurrency: int = 1, context_tokens: float | None = None) -> tuple[float, ...]:
-    """Of the regression, without the cliff; all zero for plain decoding with graphs."""
-    shape = arm_facts(arm).shape
-    speculating = 0.0 if arm.is_baseline else 1.0
-    eager = 1.0 if arm.knobs.cuda_graphs is False else 0.0
-    batch = math.log2(max(concurrency, 1))
-    context = math.log2(max(context_tokens, 1) / 1024) if context_tokens else 0.0
-    return (
-        speculating,
-        float(shape.tokens),
-        float(shape.steps),
-        float(shape.steps * (shape.topk - 1)),
-        eager,
-        eager * shape.steps,
-        shape.tokens * batch,
-        shape.steps * batch,
-        shape.tokens * context,
-    )
-
-
-def _coordinates(arm: Arm, concurrency: int) -> tuple[float, ...]:
-    where = arm_facts(arm).coordinates
-    return (*where, math.log2(max(concurrency, 1)) / 2.0)
+_MUCH_LIKELIER = 3.0
 
 
 @dataclass(frozen=True)
@@ -86,14 +52,49 @@ class Component:
 
 
 @dataclass(frozen=True)
+class JointCost:
+    """Costs of several arms under one explanation of what was measured."""
+
+    weight: float
+    means: tuple[float, ...]
+    variances: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    """Of the first arms (those looked at) with all."""
+
+
+@dataclass(frozen=True)
 class _Candidate:
     """One explanation: a discrepancy of this size, and a cliff at one of ``cliffs`` (``(None,)``: none)."""
 
     size: float
-    cliffs: tuple[tuple[int | None, float], ...]
-    """With prior weights; these all split the measured arms alike."""
+    cliffs: cliffs_at.Cliffs
+    """These all split the measured arms alike."""
+    walks: bool
+    """Several cliffs, anywhere: their sum is a random walk along the tokens."""
     posterior: Posterior
+    across: tuple[float, ...]
+    """The cliff's covariance with the observations, solved by the factor: what a prediction behind it adds."""
+    step: float
+    """Posterior mean of the cliff."""
+    step_variance: float
     weight: float = 0.0
+    behind: dict[int, float] = field(default_factory=dict)
+    """By tokens, as asked for: the chance of lying behind the cliff."""
+
+    def chance_behind(self, tokens: int) -> float:
+        known = self.behind.get(tokens)
+        if known is None:
+            known = self.behind[tokens] = cliffs_at.share_behind(self.cliffs, tokens)
+        return known
+
+
+@dataclass(frozen=True)
+class _View:
+    """A place under one explanation, before its cliff."""
+
+    mean: float
+    variance: float
+    solved: list[float]
 
 
 class StepCostModel:
@@ -101,89 +102,189 @@ class StepCostModel:
 
     def __init__(self, points: Sequence[CostPoint]) -> None:
         self._points = tuple(points)
-        self._where = [_coordinates(p.arm, p.concurrency) for p in points]
-        self._facts = [arm_facts(p.arm) for p in points]
-        self._scale = math.fsum(p.cost for p in points) / len(points) if points else 1.0
-        n = len(points)
-        self._alike = [[self._likeness(i, j) for j in range(n)] for i in range(n)]
+        self._places = [
+            place_of(p.arm, concurrency=p.concurrency, context_tokens=p.context_tokens) for p in points
+        ]
+        self._scale2 = (math.fsum(p.cost for p in points) / len(points)) ** 2 if points else 1.0
+        self._alike = [self._likenesses(a, self._places[: i + 1]) for i, a in enumerate(self._places)]
+        self._own = [self._own_parts(a, self._places[: i + 1]) for i, a in enumerate(self._places)]
+        self._grams: dict[Prior, list[list[float]]] = {}
         found = [
-            _Candidate(size, cliffs, self._fit(size, pattern), weight * math.fsum(w for _, w in cliffs))
+            self._explain(size, pattern, cliffs, weight=weight * math.fsum(w for _, w in cliffs))
             for size, weight in _DISCREPANCIES
-            for pattern, cliffs in self._patterns().items()
+            for pattern, cliffs in cliffs_at.patterns([p.tokens for p in self._places]).items()
+        ]
+        none = tuple(0.0 for _ in points)
+        found += [
+            self._explain(size, none, ((None, 1.0),), weight=weight * cliffs_at.SEVERAL_WEIGHT, walks=True)
+            for size, weight in _DISCREPANCIES
         ]
         self._candidates = _weighted(found)
-        self._main = max(self._candidates, key=lambda c: c.weight)
+        self._main = _plainest(self._candidates)
 
-    def _patterns(self) -> dict[tuple[bool, ...], tuple[tuple[int | None, float], ...]]:
-        """Cliffs by which measured arms lie behind them."""
-        none = tuple(False for _ in self._points)
-        found: dict[tuple[bool, ...], list[tuple[int | None, float]]] = {none: [(None, _NO_CLIFF_WEIGHT)]}
-        total = math.fsum(1 / cliff for cliff in _CLIFFS)
-        for cliff in _CLIFFS:
-            pattern = tuple(f.shape.tokens >= cliff for f in self._facts)
-            found.setdefault(pattern, []).append((cliff, (1 - _NO_CLIFF_WEIGHT) / cliff / total))
-        return {pattern: tuple(cliffs) for pattern, cliffs in found.items()}
+    def _likenesses(self, here: Place, places: Sequence[Place]) -> list[float]:
+        return [self._scale2 * likeness(here, other) for other in places]
 
-    def _likeness(self, a: int, b: int) -> float:
-        same = self._facts[a].family == self._facts[b].family
-        return _smooth(self._where[a], self._where[b]) * (1.0 if same else 0.6)
+    def _own_parts(self, here: Place, places: Sequence[Place]) -> list[float]:
+        """Variance that an arm shares with itself alone."""
+        own, arm_id = _NUGGET**2 * self._scale2, here.facts.arm_id
+        return [own if arm_id == other.facts.arm_id else 0.0 for other in places]
 
-    def _kernel(self, a: int, b: int, size: float) -> float:
-        nugget = _NUGGET**2 if self._facts[a].arm_id == self._facts[b].arm_id else 0.0
-        return float((size**2 * self._alike[a][b] + nugget) * self._scale**2)
-
-    def _fit(self, size: float, pattern: Sequence[bool]) -> Posterior:
-        rows = [
-            (*features(p.arm, concurrency=p.concurrency, context_tokens=p.context_tokens), float(behind))
-            for p, behind in zip(self._points, pattern, strict=True)
-        ]
+    def _explain(
+        self,
+        size: float,
+        behind: tuple[float, ...],
+        cliffs: cliffs_at.Cliffs,
+        *,
+        weight: float,
+        walks: bool = False,
+    ) -> _Candidate:
+        """The posterior under one explanation; parts that come out negative are held at zero."""
+        rows = [(*place.row[:-1], b) for place, b in zip(self._places, behind, strict=True)]
+        values = [p.cost - 1 for p in self._points]
+        if walks:
+            values = [v - cliffs_at.walk(p.tokens)[0] for v, p in zip(values, self._places, strict=True)]
         prior = _PRIOR
         while True:
-            posterior = fit(
-                rows,
-                [p.cost - 1 for p in self._points],
-                prior=prior,
-                noise_sds=[p.sd for p in self._points],
-                discrepancy=lambda i, j: self._kernel(i, j, size),
-            )
+            covariance = self._covariance(prior, size, behind, walks=walks)
+            posterior = fit_covariance(rows, values, prior=prior, covariance=covariance)
             means = posterior.coefficients
             worst = min((*range(len(COMPONENTS)), len(means) - 1), key=lambda i: means[i])
             if means[worst] >= -1e-4 or prior.sds[worst] <= _PINNED_SD:
-                return posterior
+                break
             prior = _pinned(prior, worst)
+        step2 = prior.sds[-1] ** 2
+        across = forward(posterior.lower, [step2 * b for b in behind])
+        left = step2 - sum(map(mul, across, across))
+        return _Candidate(size, cliffs, walks, posterior, tuple(across), means[-1], left, weight)
+
+    def _covariance(
+        self, prior: Prior, size: float, behind: Sequence[float], *, walks: bool
+    ) -> list[list[float]]:
+        """Of the observations; its lower half."""
+        gram = self._grams.get(prior)
+        if gram is None:
+            gram = self._grams[prior] = prior.gram([p.row for p in self._places])
+        step2, size2, found = prior.sds[-1] ** 2, size**2, []
+        for i, parts in enumerate(zip(gram, self._alike, self._own, strict=True)):
+            row = [g + size2 * s + o for g, s, o in zip(*parts, strict=False)]
+            if behind[i]:
+                row = [r + step2 * b for r, b in zip(row, behind, strict=False)]
+            if walks:
+                row = [r + _shared_walk(self._places[i], p) for r, p in zip(row, self._places, strict=False)]
+            row[i] += self._points[i].sd ** 2
+            found.append(row)
+        return found
+
+    def _views(self, here: Place) -> list[_View]:
+        """One for each candidate."""
+        alike, own = self._likenesses(here, self._places), self._own_parts(here, self._places)
+        linear: dict[int, tuple[float, float, list[float]]] = {}
+        found = []
+        for candidate in self._candidates:
+            posterior, size2 = candidate.posterior, candidate.size**2
+            prior = posterior.prior
+            known = linear.get(id(prior))
+            if known is None:
+                scaled = prior.scaled(here.row)
+                cross = [sum(map(mul, scaled, p.row)) + o for p, o in zip(self._places, own, strict=True)]
+                known = linear[id(prior)] = prior.mean(here.row), sum(map(mul, scaled, here.row)), cross
+            mean, variance, cross = known
+            cross = [c + size2 * s for c, s in zip(cross, alike, strict=True)]
+            variance += (size2 + _NUGGET**2) * self._scale2
+            if candidate.walks:
+                drift, spread = cliffs_at.walk(here.tokens)
+                mean, variance = mean + drift, variance + spread
+                cross = [c + _shared_walk(here, p) for c, p in zip(cross, self._places, strict=True)]
+            solved = forward(posterior.lower, cross)
+            mean += 1 + sum(map(mul, cross, posterior.weights))
+            found.append(_View(mean, variance - sum(map(mul, solved, solved)), solved))
+        return found
 
     def predict(self, arm: Arm, *, concurrency: int = 1, context_tokens: float | None = None) -> Observed:
         """Cost in baseline steps; the standard deviation includes what was never measured."""
-        row = features(arm, concurrency=concurrency, context_tokens=context_tokens)
-        facts, here = arm_facts(arm), _coordinates(arm, concurrency)
-        alike = [
-            _smooth(here, where) * (1.0 if facts.family == other.family else 0.6)
-            for where, other in zip(self._where, self._facts, strict=True)
-        ]
-        own = [_NUGGET**2 if facts.arm_id == other.arm_id else 0.0 for other in self._facts]
-        floor = 1.0 if arm.is_baseline else 0.7
+        here = place_of(arm, concurrency=concurrency, context_tokens=context_tokens)
+        floor = _floor(arm)
         parts = []
-        for candidate in self._candidates:
-            for behind, weight in _split(candidate, facts.shape.tokens):
-                size2, scale2 = candidate.size**2, self._scale**2
-                m, sd = candidate.posterior.predict(
-                    (*row, behind),
-                    discrepancy=[(size2 * s + o) * scale2 for s, o in zip(alike, own, strict=True)],
-                    variance=(size2 + _NUGGET**2) * scale2,
-                )
-                parts.append((weight, max(1 + m, floor), sd))
+        for candidate, view in zip(self._candidates, self._views(here), strict=True):
+            behind = candidate.chance_behind(here.tokens)
+            if behind < 1:
+                sd = math.sqrt(max(0.0, view.variance))
+                parts.append((candidate.weight * (1 - behind), max(view.mean, floor), sd))
+            if behind:
+                added = candidate.step_variance - 2 * sum(map(mul, view.solved, candidate.across))
+                sd = math.sqrt(max(0.0, view.variance + added))
+                parts.append((candidate.weight * behind, max(view.mean + candidate.step, floor), sd))
         mean = math.fsum(weight * m for weight, m, _ in parts)
         square = math.fsum(weight * (sd * sd + (m - mean) ** 2) for weight, m, sd in parts)
         return Observed(mean, math.sqrt(square), tuple(parts))
+
+    def joint(
+        self, arms: Sequence[Arm], *, looked: int, concurrency: int = 1, context_tokens: float | None = None
+    ) -> list[JointCost]:
+        """Costs of ``arms`` together, one for each explanation; covariances of the first ``looked`` with all."""
+        places = [place_of(a, concurrency=concurrency, context_tokens=context_tokens) for a in arms]
+        tokens, floors = [p.tokens for p in places], [_floor(a) for a in arms]
+        views = [self._views(p) for p in places]
+        grams: dict[tuple[int, float, bool], list[list[float]]] = {}
+        found = []
+        for number, candidate in enumerate(self._candidates):
+            prior = candidate.posterior.prior
+            key = (id(prior), candidate.size, candidate.walks)
+            before = grams.get(key)
+            if before is None:
+                before = grams[key] = self._prior_covariance(places, looked, candidate)
+            own = [view[number] for view in views]
+            shared = [
+                [b - sum(map(mul, own[i].solved, o.solved)) for b, o in zip(before[i], own, strict=True)]
+                for i in range(looked)
+            ]
+            added = [sum(map(mul, o.solved, candidate.across)) for o in own]
+            for behind, share in cliffs_at.divided(candidate.cliffs, tokens).items():
+                means = tuple(
+                    max(o.mean + candidate.step * b, f) for o, b, f in zip(own, behind, floors, strict=True)
+                )
+                variances = tuple(
+                    max(0.0, o.variance + b * (candidate.step_variance - 2 * a))
+                    for o, b, a in zip(own, behind, added, strict=True)
+                )
+                covariance = tuple(
+                    tuple(
+                        c + candidate.step_variance * behind[i] * b - behind[i] * a - b * added[i]
+                        for c, b, a in zip(shared[i], behind, added, strict=True)
+                    )
+                    for i in range(looked)
+                )
+                found.append(JointCost(candidate.weight * share, means, variances, covariance))
+        return found
+
+    def _prior_covariance(
+        self, places: Sequence[Place], looked: int, candidate: _Candidate
+    ) -> list[list[float]]:
+        """Of places with each other, before the cliff and before what was measured."""
+        size2, found = candidate.size**2, []
+        for here in places[:looked]:
+            scaled = candidate.posterior.prior.scaled(here.row)
+            parts = zip(
+                (sum(map(mul, scaled, other.row)) for other in places),
+                self._likenesses(here, places),
+                self._own_parts(here, places),
+                strict=True,
+            )
+            row = [linear + size2 * s + o for linear, s, o in parts]
+            if candidate.walks:
+                row = [r + _shared_walk(here, other) for r, other in zip(row, places, strict=True)]
+            found.append(row)
+        return found
 
     def components(
         self, arm: Arm, *, concurrency: int = 1, context_tokens: float | None = None
     ) -> tuple[Component, ...]:
         """What is added to the baseline's forward pass; branching counts as drafting."""
-        tokens = arm_facts(arm).shape.tokens
+        place = place_of(arm, concurrency=concurrency, context_tokens=context_tokens)
         cliff = self._main.cliffs[0][0]
-        behind = float(cliff is not None and tokens >= cliff)
-        row = (*features(arm, concurrency=concurrency, context_tokens=context_tokens), behind)
+        behind = float(cliff is not None and place.tokens >= cliff)
+        row = (*place.row[:-1], behind)
         groups = {"verification": (1, 6, 8, 9), "drafting": (2, 3, 7), "overhead": (0,), "no graphs": (4, 5)}
         found = []
         for name, indices in groups.items():
@@ -206,20 +307,26 @@ def _weighted(found: Sequence[_Candidate]) -> list[_Candidate]:
     return [replace(c, weight=weight / total) for c, weight in kept]
 
 
-def _split(candidate: _Candidate, tokens: int) -> list[tuple[float, float]]:
-    """The candidate's weight, divided into the chance of lying before and behind its cliff."""
-    total = math.fsum(w for _, w in candidate.cliffs)
-    behind = math.fsum(w for cliff, w in candidate.cliffs if cliff is not None and tokens >= cliff) / total
-    parts = ((0.0, candidate.weight * (1 - behind)), (1.0, candidate.weight * behind))
-    return [(value, weight) for value, weight in parts if weight > 0]
+def _plainest(candidates: Sequence[_Candidate]) -> _Candidate:
+    """What the parts of a step are told from: one with no cliff, unless one with a cliff is much likelier."""
+    likeliest = max((c for c in candidates if not c.walks), default=candidates[0], key=lambda c: c.weight)
+    plain = [c for c in candidates if c.cliffs[0][0] is None and not c.walks]
+    best = max(plain, default=likeliest, key=lambda c: c.weight)
+    return best if best.weight * _MUCH_LIKELIER >= likeliest.weight else likeliest
 
 
+def _floor(arm: Arm) -> float:
+    """A step costs at least about what plain decoding's does."""
+    return 1.0 if arm.is_baseline else 0.7
+
+
+def _shared_walk(a: Place, b: Place) -> float:
+    return cliffs_at.walk(min(a.tokens, b.tokens))[1]
+
+
+@cache
 def _pinned(prior: Prior, index: int) -> Prior:
     """The prior with one coefficient held at zero: a part of a step never takes negative time."""
     means = tuple(0.0 if i == index else m for i, m in enumerate(prior.means))
     sds = tuple(_PINNED_SD if i == index else s for i, s in enumerate(prior.sds))
     return Prior(means, sds)
-
-
-def _smooth(a: Sequence[float], b: Sequence[float]) -> float:
-    return math.exp(-0.5 * math.dist(a, b) ** 2)

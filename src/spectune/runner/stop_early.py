@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from spectune.domain.measurement import RequestRecord
-from spectune.domain.statistics_sequential import EarlyStopping, pool_noise
+from spectune.domain.statistics_sequential import WorthStopping, pool_noise
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.report.pooling import end_to_end, pooled_speed, speed_by_prompt
@@ -14,7 +14,7 @@ from spectune.report.pooling import end_to_end, pooled_speed, speed_by_prompt
 IsWorse = Callable[[Sequence[RequestRecord]], str | None]
 """Given the requests of the first load point that have ended: why to stop, or ``None``."""
 
-_BLOCK = 4
+_LEAST_PROMPTS, _BLOCK = 4, 2
 
 
 def stop_rule(study: Study, trials: Sequence[Trial], arm_id: str, *, launch_log_sd: float) -> IsWorse | None:
@@ -25,7 +25,7 @@ def stop_rule(study: Study, trials: Sequence[Trial], arm_id: str, *, launch_log_
     must be a complete trial of another arm on the same prompts.
     """
     prompts = len(study.workload.prompts)
-    if arm_id == study.baseline.arm_id or study.search is None or prompts < 2 * _BLOCK:
+    if arm_id == study.baseline.arm_id or study.search is None or prompts < 2 * _LEAST_PROMPTS:
         return None
     if study.workload.requests_per_load not in (None, prompts):
         return None
@@ -34,7 +34,7 @@ def stop_rule(study: Study, trials: Sequence[Trial], arm_id: str, *, launch_log_
     if reference is None or reference.arm_id == arm_id:
         return None
     by_prompt = speed_by_prompt(reference.loads[:1])
-    rule = EarlyStopping(block=_BLOCK, num_prompts=prompts, launch_log_sd=launch_log_sd)
+    rule = WorthStopping(num_prompts=prompts, block=_BLOCK, least=_LEAST_PROMPTS, launch_log_sd=launch_log_sd)
     noise = pool_noise([_log_ratios(t, by_prompt) for t in whole if t is not reference])
 
     def is_worse(records: Sequence[RequestRecord]) -> str | None:
@@ -43,13 +43,13 @@ def stop_rule(study: Study, trials: Sequence[Trial], arm_id: str, *, launch_log_
             for record in records
             if record.ok and record.prompt_id in by_prompt and (speed := end_to_end(record))
         ]
-        if not rule.clearly_worse(logs, noise):
+        if rule.verdict(logs, logs, pooled=noise) != "worse":
             return None
-        bound = rule.upper_bound(logs, noise)
-        assert bound is not None
+        bound, worth = rule.upper_bound(logs, noise), rule.worth_of_the_rest(logs, pooled=noise)
+        assert bound is not None and worth is not None
         return (
             f"stopped after {len(logs)} of {prompts} prompts: at most {math.exp(bound):.2f}x of {reference.arm.name} "
-            f"on the same prompts ({1 - rule.alpha:.0%})"
+            f"on the same prompts (95%); the rest would make the winner {worth[1]:.2%} faster on average"
         )
 
     return is_worse

@@ -19,8 +19,9 @@ from spectune.domain.arm import Arm
 from spectune.domain.cost_model import DEFAULT_LAUNCH_LOG_SD, SpeedModel
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of, shape_of
+from spectune.search.lookahead import worth_of_looking
 from spectune.search.neighbours import neighbours
-from spectune.search.probe import first_probe, second_probe
+from spectune.search.probe import first_probe
 from spectune.search.protocol import (
     SINGLE_STREAM,
     UNLIMITED,
@@ -33,10 +34,10 @@ from spectune.search.protocol import (
     split_baseline,
 )
 
-SECOND_REASON = (
-    "half way between plain decoding and {name}: tells what a step costs whatever it drafts from what each token "
-    "adds, and shows a cliff between the two"
-)
+_MOST_LOOKED, _MOST_ARMS = 8, 12
+"""Arms weighed as the next launch, and as the one after it: those with the best expected gain."""
+_IMAGINED_LOG_SD = 0.01
+AHEAD_REASON = "of two launches from here, the first that makes the second worth most"
 
 
 @dataclass(frozen=True)
@@ -65,18 +66,14 @@ class Predict:
         best = self.best(history, model)
         if spent:
             return Stop(spent, best)
-        open_arms = [a for a in others if id_of(a.arm) not in history.ended]
+        ended = history.ended
+        open_arms = [a for a in others if id_of(a.arm) not in ended]
         if not open_arms:
             return Stop("every legal arm was measured", best)
-        tried = [a.arm for a in others if id_of(a.arm) in history.measured]
+        measured = history.measured
+        tried = [a.arm for a in others if id_of(a.arm) in measured]
         if not tried:
             return self._probe(open_arms, model)
-        if (len(tried) == 1 and (left := self.budget.left(history)) is not None and left >= 2) or len(
-            tried
-        ) == 1:
-            second = second_probe([a.arm for a in open_arms], tried[0])
-            if second is not None:
-                return Ask(second, SECOND_REASON.format(name=tried[0].name), self.speed(model, second))
         return self._choose(open_arms, model, history, best)
 
     def best(self, history: History, model: SpeedModel | None = None) -> Arm | None:
@@ -84,7 +81,8 @@ class Predict:
         if not history.observations:
             return None
         model = model or SpeedModel(history.observations, declared_launch_log_sd=self.launch_log_sd)
-        known = [a.arm for a in self.arms if id_of(a.arm) in history.measured]
+        measured = history.measured
+        known = [a.arm for a in self.arms if id_of(a.arm) in measured]
         return max(known, key=lambda arm: self.speed(model, arm).value, default=None)
 
     def speed(self, model: SpeedModel, arm: Arm) -> LogEstimate:
@@ -114,14 +112,18 @@ class Predict:
         self, open_arms: Sequence[LegalArm], model: SpeedModel, history: History, best: Arm | None
     ) -> Ask | Stop:
         top = self.speed(model, best) if best is not None else None
-        limit = (top.value if top else 1e-9) * (1 + self.margin)
+        now = top.value if top else 1e-9
+        limit = now * (1 + self.margin)
         scored = []
         for legal in open_arms:
             speed = self.speed(model, legal.arm)
             minutes = max(self._seconds(legal, history), 1.0) / 60
-            scored.append((speed.expected_gain(limit) / minutes, speed, legal.arm))
+            scored.append((speed.expected_gain(now) / minutes, speed, legal.arm))
         _, speed, arm = max(scored, key=lambda item: item[0])
-        hopeful = [s for _, s, _ in scored if s.chance_above(limit) > self.patience]
+        hopeful = any(s.chance_above(limit) > self.patience for _, s, _ in scored)
+        if hopeful and best is not None and self._looks_ahead(open_arms, history):
+            arm, speed = self._worth_most(scored, model, history)
+            return Ask(arm, self._with_doubts(AHEAD_REASON, model), speed)
         if hopeful:
             chance = speed.chance_above(limit)
             reason = (
@@ -130,6 +132,33 @@ class Predict:
             )
             return Ask(arm, self._with_doubts(reason, model), speed)
         return self._check_neighbours(scored, model, best)
+
+    def _looks_ahead(self, open_arms: Sequence[LegalArm], history: History) -> bool:
+        """Where launches are too few for all that may be worth one; else the next best does as well."""
+        left = self.budget.left(history)
+        scarce = 2 <= left < len(open_arms) if left is not None else len(history.measured) <= 2
+        return scarce and len(open_arms) >= 2
+
+    def _worth_most(
+        self, scored: Sequence[tuple[float, LogEstimate, Arm]], model: SpeedModel, history: History
+    ) -> tuple[Arm, LogEstimate]:
+        """The arm after which, with one more launch, the winner is expected to be fastest."""
+        measured = history.measured
+        best_log = max(self.speed(model, a.arm).log for a in self.arms if id_of(a.arm) in measured)
+        promising = sorted(scored, key=lambda item: -item[0])[:_MOST_ARMS]
+        looked = min(len(promising), _MOST_LOOKED)
+        joint = model.joint(
+            [arm for _, _, arm in promising], looked=looked, concurrencies=self.objective.concurrencies
+        )
+        seconds = {id_of(a.arm): max(self._seconds(a, history), 1.0) for a in self.arms}
+        noise = math.hypot(_IMAGINED_LOG_SD, model.launch_log_sd)
+
+        def gain_per_s(place: int) -> float:
+            after = worth_of_looking(joint, place, best_log=best_log, noise_log_sd=noise)
+            return (after - best_log) / seconds[id_of(promising[place][2])]
+
+        _, speed, arm = promising[max(range(looked), key=gain_per_s)]
+        return arm, speed
 
     def _check_neighbours(
         self, scored: Sequence[tuple[float, LogEstimate, Arm]], model: SpeedModel, best: Arm | None

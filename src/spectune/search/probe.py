@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from spectune.domain.arm import Arm
 from spectune.domain.prediction_shape import arm_facts, shape_of
 
+_LONG = 0.625
+
 
 def first_probe(arms: Sequence[Arm]) -> Arm:
     """Of the largest family of settings: a chain nearly as long as any, or a tree of middle shape."""
@@ -24,8 +26,8 @@ def first_probe(arms: Sequence[Arm]) -> Arm:
 
 
 def _long_chain(chains: Sequence[Arm]) -> Arm:
-    """Seven eighths of the longest: shorter chains follow, and the very end is where cliffs lie."""
-    wanted = 0.875 * max(shape_of(a).steps for a in chains)
+    """Five eighths of the longest: shorter chains follow, longer ones are near, and a cliff lies on one side."""
+    wanted = _LONG * max(shape_of(a).steps for a in chains)
     return min(chains, key=lambda a: (abs(shape_of(a).steps - wanted), -shape_of(a).steps))
 
 
@@ -40,17 +42,3 @@ def _middle(family: Sequence[Arm]) -> Arm:
 def _sides(arm: Arm) -> tuple[int, int, int]:
     shape = shape_of(arm)
     return shape.steps, shape.topk, shape.tokens
-
-
-def second_probe(arms: Sequence[Arm], first: Arm) -> Arm | None:
-    """A chain half as long as the first one, all else equal; ``None`` where the family has other shapes."""
-    facts = arm_facts(first)
-    alike = [
-        a
-        for a in arms
-        if arm_facts(a).setting == facts.setting and a.knobs.cuda_graphs == first.knobs.cuda_graphs
-    ]
-    if facts.shape.topk != 1 or not alike or any(shape_of(a).topk != 1 for a in arms):
-        return None
-    wanted = facts.shape.tokens / 2
-    return min(alike, key=lambda a: (abs(shape_of(a).tokens - wanted), shape_of(a).tokens))

@@ -1,0 +1,109 @@
+"""Ending an arm's prompts early: what it costs in the arm that is chosen, and what it saves."""
+
+import math
+import random
+import statistics
+
+import pytest
+
+from spectune.domain.prediction_estimate import normal_gain
+from spectune.domain.statistics_sequential import Expected, PooledNoise, WorthStopping
+
+NOISE = 0.06
+POOLED = PooledNoise(NOISE**2, 40)
+
+
+def measure(rule: WorthStopping, rng: random.Random, *, effect: float) -> tuple[int, str | None]:
+    """Prompts measured of an arm with this true log ratio to the reference, and how it ended."""
+    logs: list[float] = []
+    for _ in range(rule.num_prompts):
+        logs.append(effect + rng.gauss(0, NOISE))
+        verdict = rule.verdict(logs, logs, pooled=POOLED)
+        if verdict is not None:
+            return len(logs), verdict
+    return len(logs), None
+
+
+def test_the_expected_gain_of_a_normal_quantity_agrees_with_drawing_it() -> None:
+    rng = random.Random(1)
+    for gap, sd in ((-0.05, 0.03), (0.0, 0.02), (0.04, 0.05)):
+        drawn = statistics.fmean(max(0.0, rng.gauss(gap, sd)) for _ in range(100_000))
+        assert normal_gain(gap, sd) == pytest.approx(drawn, rel=0.03)
+    assert normal_gain(-0.1, 0.0) == 0.0
+    assert normal_gain(0.1, 0.0) == 0.1
+
+
+def test_stopping_costs_no_more_than_it_says_whatever_the_arm() -> None:
+    """Against measuring whole: mean loss in the chosen arm's log speed over 3,000 arms around the reference."""
+    rule, rng = WorthStopping(tolerance=0.002), random.Random(2)
+    lost = []
+    for _ in range(3000):
+        effect = rng.gauss(0, 0.05)
+        logs = [effect + rng.gauss(0, NOISE) for _ in range(rule.num_prompts)]
+        n = next(
+            (n for n in range(1, 33) if rule.verdict(logs[:n], logs[:n], pooled=POOLED) == "worse"), None
+        )
+        whole = effect if statistics.fmean(logs) > 0 else 0.0
+        early = 0.0 if n is not None else whole
+        lost.append(whole - early)
+    assert statistics.fmean(lost) <= 0.002
+
+
+def test_a_clearly_worse_arm_takes_a_few_prompts() -> None:
+    rule, rng = WorthStopping(), random.Random(3)
+    taken = [measure(rule, rng, effect=math.log(0.8)) for _ in range(300)]
+    assert statistics.fmean(n for n, _ in taken) < 5
+    assert sum(verdict == "worse" for _, verdict in taken) >= 298
+
+
+def test_a_better_arm_is_measured_until_it_is_known_well_enough() -> None:
+    rng = random.Random(4)
+    effect = math.log(1.2)
+    whole = [measure(WorthStopping(), rng, effect=effect) for _ in range(100)]
+    assert all(found == (32, None) for found in whole)
+    enough = [measure(WorthStopping(precision=0.02), rng, effect=effect) for _ in range(100)]
+    # 0.06 / sqrt(n) is at most 0.02 from n = 9 on; looks come at even numbers, the variance is pooled.
+    assert all(8 <= n <= 16 and verdict == "enough" for n, verdict in enough)
+
+
+def test_what_a_model_expects_decides_where_prompts_are_few() -> None:
+    rule = WorthStopping()
+    logs = [-0.01, -0.03]
+    assert rule.verdict(logs, logs, pooled=POOLED) is None
+    assert rule.verdict(logs, logs, pooled=POOLED, expected=Expected(-0.15, 0.04)) == "worse"
+    assert rule.verdict(logs, logs, pooled=POOLED, expected=Expected(0.1, 0.04)) is None
+
+
+def test_prompts_the_reference_does_not_have_teach_nothing_of_the_difference() -> None:
+    rule = WorthStopping()
+    few = rule.worth_of_the_rest([-0.02] * 8, pooled=POOLED, most_pairs=8)
+    many = rule.worth_of_the_rest([-0.02] * 8, pooled=POOLED)
+    assert few is not None and many is not None
+    assert few[1] < 1e-6 < many[1]
+
+
+def test_one_or_two_prompts_alone_decide_nothing() -> None:
+    assert WorthStopping(block=1).verdict([-1.0], [-1.0]) is None
+    assert WorthStopping(block=1).verdict([-1.0, -1.01], [-1.0, -1.01]) is None
+
+
+def test_prompts_are_worth_less_where_launches_differ_by_more_than_they_tell() -> None:
+    logs = [-0.05, 0.03, -0.06, 0.02]
+    equal = Expected(0.0, 0.03)
+    quiet = WorthStopping().worth_of_the_rest(logs, expected=equal)
+    noisy = WorthStopping(launch_log_sd=0.1).worth_of_the_rest(logs, expected=equal)
+    assert quiet is not None and noisy is not None
+    assert noisy[1] < 0.5 * quiet[1]
+
+
+def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="tolerance"):
+        WorthStopping(tolerance=0.0)
+    with pytest.raises(ValueError, match="block"):
+        WorthStopping(block=33)
+
+
+def test_prompts_that_do_not_differ_at_all_decide_at_once() -> None:
+    logs = [-0.1] * 4
+    assert WorthStopping().verdict(logs, logs, pooled=PooledNoise(0.0, 10)) == "worse"
+    assert WorthStopping(least=6).verdict(logs, logs, pooled=PooledNoise(0.0, 10)) is None
