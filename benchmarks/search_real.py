@@ -15,6 +15,7 @@ study, so no study could search among them.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 from collections import defaultdict
@@ -76,6 +77,20 @@ def print_rows(rows: Sequence[Row], *, winner: str, best: str, regret: float, la
         print(f"predicted against measured: {shown} (n = {len(errors)} arms)\n")
 
 
+def repeatability(seen: Sequence[Observation]) -> str:
+    """What the sweep itself is worth: how far two launches of one arm lie apart."""
+    by_arm: dict[str, list[float]] = defaultdict(list)
+    for o in seen:
+        if o.speedup is not None:
+            by_arm[o.arm.arm_id].append(math.log(o.speedup))
+    gaps = [abs(b - a) for logs in by_arm.values() for a, b in itertools.pairwise(logs)]
+    return (
+        f"two launches of one arm in the sweep: median difference {median(gaps):.1%} (n = {len(gaps)})"
+        if gaps
+        else ""
+    )
+
+
 def regret_of(arm_id: str, truth: Mapping[str, float], baseline_id: str) -> tuple[float, str]:
     every = {**truth, baseline_id: 1.0}
     best = max(every, key=lambda key: every[key])
@@ -85,7 +100,10 @@ def regret_of(arm_id: str, truth: Mapping[str, float], baseline_id: str) -> tupl
 def compare(grid_dir: Path, search_dir: Path) -> None:
     grid, grid_trials = _read(grid_dir)
     study, trials = _read(search_dir)
-    truth = speedups(observations(grid, grid_trials))
+    swept = observations(grid, grid_trials)
+    truth = speedups(swept)
+    if told := repeatability(swept):
+        print(told)
     seen = observations(study, trials)
     model = SpeedModel(seen)
     strategy = make_strategy("predict", [LegalArm(a) for a in study.arms], margin=study.margin)
@@ -124,6 +142,8 @@ def replay(grid_dir: Path) -> None:
         if o.arm.synthetic_acceptance_rates is not None:
             drafters[o.arm.synthetic_acceptance_rates].append(replace(o, synthetic=False))
     took = {t.arm_id: math.fsum(t.phases_s.values()) for t in trials}
+    if told := repeatability(seen):
+        print(told)
     if not drafters:
         own = [o for o in seen if not o.arm.is_baseline]
         _replay_one(grid.baseline, plain, own, {t.arm_id: math.fsum(t.phases_s.values()) for t in trials})

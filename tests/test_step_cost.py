@@ -10,8 +10,10 @@ from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm, Knobs, baseline_arm
 from spectune.domain.cost_model import SpeedModel, launch_log_sd, machine_ceiling_tok_per_s
 from spectune.domain.prediction_observation import Observation
+from spectune.domain.prediction_shape import shape_of
 from spectune.domain.statistics_regression import Prior, cholesky, fit
 from spectune.domain.step_cost import CostPoint, StepCostModel
+from spectune.domain.step_cost_place import Work, work_of
 
 BASE = baseline_arm(engine="sglang", target="m")
 
@@ -237,3 +239,47 @@ class TestJoint:
         fitted = self.model(CostPoint(self.others[0], cost, 0.01)).predict(self.others[2])
         # Not exactly: a new fit drops other explanations and holds other parts at zero.
         assert expected == pytest.approx(fitted.value, abs=0.25 * abs(shift) + 0.01)
+
+
+class TestArmsThatStopEarly:
+    """A step costs 1.3 plain ones and 0.4 for each token drafted, whatever the limit of an arm is."""
+
+    @staticmethod
+    def seen(arm: Arm, drafted: float, length: float) -> Observation:
+        steps = 1000
+        kept = round((length - 1) * steps)
+        counts = AcceptanceCounts(
+            num_drafts=steps,
+            num_draft_tokens=round(drafted * steps),
+            num_accepted_tokens=kept,
+            accepted_per_position=(kept, *[0] * (shape_of(arm).tokens - 1)),
+        )
+        speed = 100 * length / (1.3 + 0.4 * drafted)
+        return Observation(arm, speed, speed / 100, counts, log_sd=0.01)
+
+    def careful(self, k: int, threshold: float = 0.75) -> Arm:
+        return chain(k).model_copy(update={"flags": {"spec-draft-p-min": threshold}})
+
+    def model(self) -> SpeedModel:
+        plain = Observation(BASE, 100.0, None, None, log_sd=0.01)
+        chains = [self.seen(chain(k), k, 1.4) for k in (1, 5)]
+        # 0.75 of steps go on from each position to the next: 0.75 + 0.75^2 + ... + 0.75^4 = 2.05 drafted.
+        return SpeedModel([plain, *chains, self.seen(self.careful(4), 2.05, 1.4)])
+
+    def test_their_cost_is_that_of_what_they_draft_not_of_what_they_may(self) -> None:
+        model = self.model()
+        assert model.predict(self.careful(4)).cost.value == pytest.approx(1.3 + 0.4 * 2.05, rel=0.05)
+        assert model.predict(chain(3)).cost.value == pytest.approx(1.3 + 0.4 * 3, rel=0.07)
+
+    def test_another_limit_of_the_same_threshold_is_derived(self) -> None:
+        model = self.model()
+        assert model.drafted(self.careful(2)) == pytest.approx(0.75 + 0.75**2, rel=0.01)
+        assert model.drafted(self.careful(2, threshold=0.5)) is None, "another threshold tells nothing"
+        assert model.drafted(chain(2)) is None, "it drafts what it may"
+
+    def test_an_n_gram_lookup_runs_no_draft_model(self) -> None:
+        ngram = chain(4).model_copy(update={"knobs": Knobs(method="ngram", num_draft_tokens=4)})
+        assert work_of(ngram, 0.5) == Work(0.5, 0.0)
+        assert work_of(self.careful(4), 0.5) == Work(0.5, 1.5), "the pass that makes it stop is one too"
+        assert work_of(self.careful(1), 0.9) == Work(0.9, 1.0)
+        assert work_of(chain(4), 4.0) == Work(4, 4)

@@ -64,7 +64,9 @@ def _with_training(found: Explanation, points: tuple[DataPoint, ...]) -> Explana
         r for r in found.rows if r.concurrency == lowest and not r.is_baseline and r.step_cost_s is not None
     ]
     if not drafting:
-        raise BadInput("--point: no arm here has a known acceptance length, so nothing says what a better one brings")
+        raise BadInput(
+            "--point: no arm here has a known acceptance length, so nothing says what a better one brings"
+        )
     row = max(drafting, key=lambda r: r.e2e_tok_per_s)
     assert row.step_cost_s is not None
     depth = None
@@ -74,7 +76,9 @@ def _with_training(found: Explanation, points: tuple[DataPoint, ...]) -> Explana
     report = make_forecast(ForecastRequest(points=points, depth=depth, speed=speed))
     lines = tuple(line for line in forecast_lines(report) if not line.startswith(("form ", "assumed: ")))
     actions = tuple(
-        a.model_copy(update={"why": f"{a.why}; by the data sizes measured: {report.advice}, {report.because}"})
+        a.model_copy(
+            update={"why": f"{a.why}; by the data sizes measured: {report.advice}, {report.because}"}
+        )
         if a.kind == "train"
         else a
         for a in found.next

@@ -136,8 +136,37 @@ class SpeedModel:
         sd = math.sqrt(self._speed_variance(observation) + min(length_sd, 0.3) ** 2)
         cost = length / speedup
         return CostPoint(
-            observation.arm, cost, sd * cost, observation.concurrency, observation.context_tokens
+            observation.arm,
+            cost,
+            sd * cost,
+            observation.concurrency,
+            observation.context_tokens,
+            drafted=self.drafted(observation.arm),
         )
+
+    def drafted(self, arm: Arm) -> float | None:
+        """Mean tokens per step of an arm that stops early: its own, or from its family with another limit.
+
+        ``None`` for arms that draft what they may, and while nothing tells.
+        A step that went on to position i goes on to the next with one chance
+        q, so ``q + q^2 + ... + q^limit`` tokens are drafted.
+        """
+        facts = arm_facts(arm)
+        if not facts.stops_early:
+            return None
+        seen = [
+            (arm_facts(o.arm), o.drafted)
+            for o in self.observations
+            if o.drafted is not None and arm_facts(o.arm).family == facts.family
+        ]
+        own = [drafted for other, drafted in seen if other.shape == facts.shape]
+        if own:
+            return math.fsum(own) / len(own)
+        if not seen:
+            return None
+        longest, drafted = max(seen, key=lambda pair: pair[0].shape.tokens)
+        chance = _chance_to_go_on(drafted, longest.shape.tokens)
+        return math.fsum(chance**i for i in range(1, facts.shape.tokens + 1))
 
     def _speedup_of(self, observation: Observation) -> float | None:
         if observation.speedup is not None:
@@ -174,7 +203,9 @@ class SpeedModel:
             baseline = self.baseline_tok_per_s(concurrency)
             if baseline is None:
                 raise ValueError("no baseline was measured")
-            costs = self.cost.joint(arms, looked=looked, concurrency=concurrency)
+            costs = self.cost.joint(
+                arms, looked=looked, concurrency=concurrency, drafted=[self.drafted(arm) for arm in arms]
+            )
             by_concurrency.append([_speed_terms(cost, lengths, math.log(baseline)) for cost in costs])
         return [_mean_speed(parts) for parts in zip(*by_concurrency, strict=True)]
 
@@ -190,7 +221,9 @@ class SpeedModel:
         cost = (
             Observed(1.0, self.launch_log_sd)
             if plain
-            else self.cost.predict(arm, concurrency=concurrency, context_tokens=context_tokens)
+            else self.cost.predict(
+                arm, concurrency=concurrency, context_tokens=context_tokens, drafted=self.drafted(arm)
+            )
         )
         speedup = _speedup(acceptance, cost, self._direct.get((arm_facts(arm).arm_id, concurrency)))
         return ArmPrediction(
@@ -203,6 +236,18 @@ class SpeedModel:
             baseline_tok_per_s=baseline,
             measured=(arm_facts(arm).arm_id, concurrency) in self._measured,
         )
+
+
+def _chance_to_go_on(drafted: float, limit: int) -> float:
+    """q with ``q + ... + q^limit = drafted``, by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if math.fsum(middle**i for i in range(1, limit + 1)) < drafted:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
 
 
 def _mean_speed(parts: Sequence[JointSpeed]) -> JointSpeed:

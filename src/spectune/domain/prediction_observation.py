@@ -29,6 +29,14 @@ class Observation:
     """Observations of one launch share it."""
 
     @property
+    def drafted(self) -> float | None:
+        """Mean number of tokens drafted per decode step, which an arm's limit does not tell of one that stops early."""
+        counts = self.acceptance
+        return (
+            counts.num_draft_tokens / counts.num_drafts if counts is not None and counts.num_drafts else None
+        )
+
+    @property
     def acceptance_length(self) -> float | None:
         if self.length is not None:
             return self.length

@@ -9,6 +9,7 @@ from spectune.domain.arm import Arm
 
 CHAIN_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model"})
 VARIABLE_METHODS = frozenset({"ngram", "suffix"})
+"""They look drafts up, where there is one, and run no model for it."""
 _THRESHOLD_FLAGS = ("p-min", "p_min", "min-prob", "confidence")
 _MOST_REMEMBERED = 4096
 
@@ -65,6 +66,11 @@ def id_of(arm: Arm) -> str:
     return arm_facts(arm).arm_id
 
 
+def log_place(count: float) -> float:
+    """Tokens or steps on the scale where costs are alike."""
+    return math.log2(count + 1) / 0.4
+
+
 def _is_on(value: object) -> bool:
     """A threshold of 0 never shortens a draft."""
     try:
@@ -93,8 +99,8 @@ def _facts(arm: Arm) -> ArmFacts:
         stops_early=bool(thresholds) or knobs.method in VARIABLE_METHODS,
         setting=repr((knobs.method, knobs.drafter, others)),
         coordinates=(
-            math.log2(shape.tokens + 1) / 0.4,
-            math.log2(shape.steps + 1) / 0.4,
+            log_place(shape.tokens),
+            log_place(shape.steps),
             math.log2(shape.topk),
             0.8 if knobs.cuda_graphs is False else 0.0,
         ),

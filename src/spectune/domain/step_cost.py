@@ -103,7 +103,8 @@ class StepCostModel:
     def __init__(self, points: Sequence[CostPoint]) -> None:
         self._points = tuple(points)
         self._places = [
-            place_of(p.arm, concurrency=p.concurrency, context_tokens=p.context_tokens) for p in points
+            place_of(p.arm, concurrency=p.concurrency, context_tokens=p.context_tokens, drafted=p.drafted)
+            for p in points
         ]
         self._scale2 = (math.fsum(p.cost for p in points) / len(points)) ** 2 if points else 1.0
         self._alike = [self._likenesses(a, self._places[: i + 1]) for i, a in enumerate(self._places)]
@@ -201,9 +202,19 @@ class StepCostModel:
             found.append(_View(mean, variance - sum(map(mul, solved, solved)), solved))
         return found
 
-    def predict(self, arm: Arm, *, concurrency: int = 1, context_tokens: float | None = None) -> Observed:
-        """Cost in baseline steps; the standard deviation includes what was never measured."""
-        here = place_of(arm, concurrency=concurrency, context_tokens=context_tokens)
+    def predict(
+        self,
+        arm: Arm,
+        *,
+        concurrency: int = 1,
+        context_tokens: float | None = None,
+        drafted: float | None = None,
+    ) -> Observed:
+        """Cost in baseline steps; the standard deviation includes what was never measured.
+
+        ``drafted``: mean tokens per step, of an arm that stops early.
+        """
+        here = place_of(arm, concurrency=concurrency, context_tokens=context_tokens, drafted=drafted)
         floor = _floor(arm)
         parts = []
         for candidate, view in zip(self._candidates, self._views(here), strict=True):
@@ -220,10 +231,16 @@ class StepCostModel:
         return Observed(mean, math.sqrt(square), tuple(parts))
 
     def joint(
-        self, arms: Sequence[Arm], *, looked: int, concurrency: int = 1, context_tokens: float | None = None
+        self,
+        arms: Sequence[Arm],
+        *,
+        looked: int,
+        concurrency: int = 1,
+        drafted: Sequence[float | None] = (),
     ) -> list[JointCost]:
         """Costs of ``arms`` together, one for each explanation; covariances of the first ``looked`` with all."""
-        places = [place_of(a, concurrency=concurrency, context_tokens=context_tokens) for a in arms]
+        by_arm = drafted or [None] * len(arms)
+        places = [place_of(a, concurrency=concurrency, drafted=d) for a, d in zip(arms, by_arm, strict=True)]
         tokens, floors = [p.tokens for p in places], [_floor(a) for a in arms]
         views = [self._views(p) for p in places]
         grams: dict[tuple[int, float, bool], list[list[float]]] = {}
@@ -278,10 +295,15 @@ class StepCostModel:
         return found
 
     def components(
-        self, arm: Arm, *, concurrency: int = 1, context_tokens: float | None = None
+        self,
+        arm: Arm,
+        *,
+        concurrency: int = 1,
+        context_tokens: float | None = None,
+        drafted: float | None = None,
     ) -> tuple[Component, ...]:
         """What is added to the baseline's forward pass; branching counts as drafting."""
-        place = place_of(arm, concurrency=concurrency, context_tokens=context_tokens)
+        place = place_of(arm, concurrency=concurrency, context_tokens=context_tokens, drafted=drafted)
         cliff = self._main.cliffs[0][0]
         behind = float(cliff is not None and place.tokens >= cliff)
         row = (*place.row[:-1], behind)

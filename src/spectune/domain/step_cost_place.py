@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spectune.domain.arm import Arm
-from spectune.domain.prediction_shape import ArmFacts, arm_facts
+from spectune.domain.prediction_shape import VARIABLE_METHODS, ArmFacts, arm_facts, log_place
 
 _OTHER_FAMILY = 0.6
 """Likeness of two methods or drafters at the same shape."""
@@ -22,6 +22,8 @@ class CostPoint:
     sd: float
     concurrency: int = 1
     context_tokens: float | None = None
+    drafted: float | None = None
+    """Mean tokens per step of an arm that stops early."""
 
 
 @dataclass(frozen=True)
@@ -31,36 +33,59 @@ class Place:
     row: tuple[float, ...]
     facts: ArmFacts
     where: tuple[float, ...]
-
-    @property
-    def tokens(self) -> int:
-        return self.facts.shape.tokens
+    tokens: int
+    """Verified per step, rounded: a cliff lies between two numbers of tokens."""
 
 
-def place_of(arm: Arm, *, concurrency: int = 1, context_tokens: float | None = None) -> Place:
+@dataclass(frozen=True)
+class Work:
+    """What a step does: tokens it verifies beside the root, and passes of a draft model."""
+
+    tokens: float
+    steps: float
+
+
+def work_of(arm: Arm, drafted: float | None) -> Work:
+    """Of an arm that stops early what it does on average: the pass that makes it stop is one too."""
     facts = arm_facts(arm)
-    where = (*facts.coordinates, math.log2(max(concurrency, 1)) / 2.0)
-    row = features(arm, concurrency=concurrency, context_tokens=context_tokens)
-    return Place((*row, 0.0), facts, where)
+    shape = facts.shape
+    if not facts.stops_early or drafted is None:
+        return Work(shape.tokens, shape.steps)
+    passes = 0.0 if arm.knobs.method in VARIABLE_METHODS else min(float(shape.steps), drafted + 1)
+    return Work(drafted, passes)
 
 
-def features(arm: Arm, *, concurrency: int = 1, context_tokens: float | None = None) -> tuple[float, ...]:
+def place_of(
+    arm: Arm, *, concurrency: int = 1, context_tokens: float | None = None, drafted: float | None = None
+) -> Place:
+    facts, work = arm_facts(arm), work_of(arm, drafted)
+    coordinates = facts.coordinates
+    if facts.stops_early and drafted is not None:
+        coordinates = (log_place(work.tokens), log_place(work.steps), *coordinates[2:])
+    where = (*coordinates, math.log2(max(concurrency, 1)) / 2.0)
+    row = features(arm, concurrency=concurrency, context_tokens=context_tokens, drafted=drafted)
+    return Place((*row, 0.0), facts, where, round(work.tokens))
+
+
+def features(
+    arm: Arm, *, concurrency: int = 1, context_tokens: float | None = None, drafted: float | None = None
+) -> tuple[float, ...]:
     """Of the regression, without the cliff; all zero for plain decoding with graphs."""
-    shape = arm_facts(arm).shape
+    shape, work = arm_facts(arm).shape, work_of(arm, drafted)
     speculating = 0.0 if arm.is_baseline else 1.0
     eager = 1.0 if arm.knobs.cuda_graphs is False else 0.0
     batch = math.log2(max(concurrency, 1))
     context = math.log2(max(context_tokens, 1) / 1024) if context_tokens else 0.0
     return (
         speculating,
-        float(shape.tokens),
-        float(shape.steps),
-        float(shape.steps * (shape.topk - 1)),
+        float(work.tokens),
+        float(work.steps),
+        float(work.steps * (shape.topk - 1)),
         eager,
-        eager * shape.steps,
-        shape.tokens * batch,
-        shape.steps * batch,
-        shape.tokens * context,
+        eager * work.steps,
+        work.tokens * batch,
+        work.steps * batch,
+        work.tokens * context,
     )
 
 

@@ -77,7 +77,10 @@ def step_parts(
         return (part("baseline forward", step_s, None, True),)
     found = [part("baseline forward", forward_s, None, True)]
     components = model.cost.components(
-        row.arm, concurrency=row.concurrency, context_tokens=row.observation.context_tokens
+        row.arm,
+        concurrency=row.concurrency,
+        context_tokens=row.observation.context_tokens,
+        drafted=model.drafted(row.arm),
     )
     for component in components:
         cost = component.cost

@@ -66,16 +66,17 @@ def measured_rows(arms: Sequence[ArmSummary]) -> list[MeasuredRow]:
 def _row(arm: ArmSummary, load: LoadSummary, plain_tok_per_s: float) -> MeasuredRow | None:
     if load.e2e_tok_per_s is None:
         return None
-    skips = skips_steps(load.verify_step_frac)
+    counts, frac = load.acceptance_counts, load.verify_step_frac
+    if counts is not None and counts.num_drafts and frac and skips_steps(frac):
+        counts = counts.model_copy(update={"num_drafts": round(counts.num_drafts / frac)})
     speedup = load.speedup.value if load.speedup else None
     observation = Observation(
         arm=arm.arm,
         tok_per_s=load.e2e_tok_per_s.value if speedup is None else plain_tok_per_s * speedup,
         speedup=speedup,
-        acceptance=None if arm.is_baseline else load.acceptance_counts,
+        acceptance=None if arm.is_baseline else counts,
         concurrency=load.load.concurrency or 1,
         log_sd=log_sd_of(load.speedup or load.e2e_tok_per_s),
-        length=load.tokens_per_decode_step if skips else None,
         length_log_sd=log_sd_of(load.acceptance_length),
     )
     shape = shape_of(arm.arm)
