@@ -115,6 +115,25 @@ def test_counters_and_final_chunk_agree_to_the_token() -> None:
     assert counts.num_draft_tokens == 3 * counts.num_drafts
 
 
+def test_a_request_may_ask_for_shorter_drafts() -> None:
+    with fake_engine(FAST, "--method=eagle3", "--accept=1", "--num-draft-tokens=3") as engine:
+
+        def drafted(**fields: Any) -> tuple[int, int]:
+            last = events(engine.url, "/v1/chat/completions", chat("p", max_tokens=13, **fields))[-1]
+            counts = ADAPTER.read_final([last]).acceptance
+            assert counts is not None
+            return counts.num_drafts or 0, counts.num_draft_tokens
+
+        # 12 tokens after the first, each step its drafts and one: 3 steps of 4, 6 steps of 2.
+        assert drafted() == (3, 9)
+        assert drafted(**{"speculative.n_max": 1}) == (6, 6)
+        assert drafted(**{"speculative.n_max": 7}) == (3, 9)
+        for wrong in (0, "2", True):
+            reply = ask(engine.url, "POST", "/v1/chat/completions", chat("p", **{"speculative.n_max": wrong}))
+            assert reply.status == 400
+            assert "speculative.n_max must be" in reply.text
+
+
 def test_conditional_acceptance_is_what_was_scripted() -> None:
     speculation = Speculation("eagle3", 3, (0.8, 0.6, 0.25))
     steps = list(accepted_per_step("p", 60_000, speculation, seed=1))

@@ -14,7 +14,7 @@ FlagValue = bool | int | float | str | None
 """``True``: the bare flag; ``False`` and ``None``: leave it out; else its value."""
 
 FACTORS = ("method", "drafter", "num_steps", "topk", "num_draft_tokens", "cuda_graphs")
-"""Neutral knobs; any engine flag is a factor too, as ``flags.<name>``."""
+"""Neutral knobs; any engine flag is a factor too, as ``flags.<name>``, any field of a request as ``request.<name>``."""
 
 
 _IMPOSING = ("spec-synth-", "synthetic-acceptance", "simulate-acc-")
@@ -50,6 +50,8 @@ class Arm(Record):
     flags: dict[str, FlagValue] = Field(default_factory=dict)
     """Engine flags of this arm, on top of the engine's; without leading dashes."""
     env: dict[str, str] = Field(default_factory=dict)
+    request: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the body of each of its requests. Arms that differ in nothing else are measured on one server."""
     synthetic_acceptance_length: float | None = Field(default=None, ge=1)
     """The engine accepts drafts by lot, at this mean length, bonus token included.
 
@@ -70,6 +72,8 @@ class Arm(Record):
         for name in ("synthetic_acceptance_length", "synthetic_acceptance_rates"):
             if payload[name] is None:
                 del payload[name]
+        if not self.request:
+            del payload["request"]
         encoded = json.dumps(payload, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(encoded.encode()).hexdigest()[:8]
 
@@ -90,6 +94,7 @@ class Arm(Record):
         values: dict[str, Any] = {name: getattr(self.knobs, name) for name in FACTORS}
         values.update({f"flags.{name}": value for name, value in sorted(self.flags.items())})
         values.update({f"env.{name}": value for name, value in sorted(self.env.items())})
+        values.update({f"request.{name}": value for name, value in sorted(self.request.items())})
         if self.synthetic_acceptance_length is not None:
             values["synthetic_acceptance_length"] = self.synthetic_acceptance_length
         if self.synthetic_acceptance_rates is not None:

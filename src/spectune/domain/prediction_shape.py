@@ -11,6 +11,8 @@ CHAIN_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model"})
 VARIABLE_METHODS = frozenset({"ngram", "suffix"})
 """They look drafts up, where there is one, and run no model for it."""
 _THRESHOLD_FLAGS = ("p-min", "p_min", "min-prob", "confidence")
+_LIMITING_FIELDS = ("speculative.n_max",)
+"""Fields of a request that shorten its drafts, where an engine heeds them."""
 _MOST_REMEMBERED = 4096
 
 Family = tuple[str, str | None]
@@ -82,15 +84,23 @@ def _is_on(value: object) -> bool:
 def _facts(arm: Arm) -> ArmFacts:
     knobs = arm.knobs
     steps = knobs.num_steps or knobs.num_draft_tokens or 4
+    limits = [v for name in _LIMITING_FIELDS if isinstance(v := arm.request.get(name), int) and v > 0]
     shape = (
-        Shape(0, 1, 0) if arm.is_baseline else Shape(steps, knobs.topk or 1, knobs.num_draft_tokens or steps)
+        Shape(0, 1, 0)
+        if arm.is_baseline
+        else Shape(min([steps, *limits]), knobs.topk or 1, min([knobs.num_draft_tokens or steps, *limits]))
     )
+    fields = {name: value for name, value in sorted(arm.request.items()) if name not in _LIMITING_FIELDS}
     thresholds = [
         f"{name}={value}"
-        for name, value in sorted(arm.flags.items())
+        for name, value in [*sorted(arm.flags.items()), *fields.items()]
         if _is_on(value) and any(word in name for word in _THRESHOLD_FLAGS)
     ]
-    others = (tuple(sorted(arm.flags.items(), key=str)), tuple(sorted(arm.env.items())))
+    others = (
+        tuple(sorted(arm.flags.items(), key=str)),
+        tuple(sorted(arm.env.items())),
+        tuple(fields.items()),
+    )
     return ArmFacts(
         arm_id=arm.arm_id,
         shape=shape,

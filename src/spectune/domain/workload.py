@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -72,6 +73,13 @@ class Workload(Record):
     requests_per_load: int | None = None
     """Requests at each load point; ``None``: each prompt once. Prompts repeat in order when it is larger."""
     request_timeout_s: float = 600.0
+
+    def with_fields(self, fields: Mapping[str, Any]) -> Workload:
+        """The same work with more fields in every request body."""
+        if not fields:
+            return self
+        extra = {**self.sampling.extra_body, **fields}
+        return self.model_copy(update={"sampling": self.sampling.model_copy(update={"extra_body": extra})})
 
     @property
     def workload_hash(self) -> str:

@@ -52,6 +52,8 @@ class Question:
     num_cached_tokens: int
     num_tokens: int
     finish_reason: str
+    most_drafted: int | None = None
+    """What ``speculative.n_max`` of its body allows per step."""
 
 
 class Generation:
@@ -179,6 +181,14 @@ def read_question(body: dict[str, Any], *, is_chat: bool, stop_after: int | None
     if stop_after is not None and stop_after < limit and not body.get("ignore_eos"):
         return prompt, max(1, stop_after), "stop"
     return prompt, limit, "length"
+
+
+def read_most_drafted(body: dict[str, Any]) -> int | None:
+    """``speculative.n_max`` as some builds of llama.cpp heed it; raises ``ValueError`` for anything but a length."""
+    value = body.get("speculative.n_max")
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ValueError(f"speculative.n_max must be a whole number >= 1, got {json.dumps(value)}")
+    return value
 
 
 def _content(message: object) -> str:

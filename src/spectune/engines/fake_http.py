@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from httptools import HttpParserError, HttpRequestParser
 
-from spectune.engines.fake_generation import Generation, Question, read_question
+from spectune.engines.fake_generation import Generation, Question, read_most_drafted, read_question
 from spectune.engines.fake_script import tokenize
 from spectune.engines.fake_state import ServerState
 
@@ -135,6 +135,7 @@ class FakeHttp(asyncio.Protocol):
             prompt, num_tokens, finish_reason = read_question(
                 body, is_chat=is_chat, stop_after=state.options.stop_after
             )
+            most_drafted = read_most_drafted(body)
         except ValueError as error:
             self._reply_error(400, str(error))
             return
@@ -149,6 +150,7 @@ class FakeHttp(asyncio.Protocol):
             num_cached_tokens=state.prefix_cache.look_up_and_add(prompt_tokens) if is_caching else 0,
             num_tokens=num_tokens,
             finish_reason=finish_reason,
+            most_drafted=most_drafted,
         )
         self._stamps_chunks = body.get("stamp_chunks") is True
         self._returns_ids = body.get("return_token_ids") is True

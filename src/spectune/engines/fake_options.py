@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 METHODS = ("none", "ngram", "draft_model", "eagle", "eagle3", "mtp")
 
@@ -27,6 +27,12 @@ class Speculation:
     @property
     def is_on(self) -> bool:
         return self.method != "none"
+
+    def limited_to(self, num_draft_tokens: int | None) -> Speculation:
+        """With shorter drafts, if ``num_draft_tokens`` is less than it drafts."""
+        if num_draft_tokens is None or num_draft_tokens >= self.num_draft_tokens:
+            return self
+        return replace(self, num_draft_tokens=num_draft_tokens, accept=self.accept[:num_draft_tokens])
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -56,7 +56,7 @@ class ServerState:
     ) -> Generation:
         return Generation(
             question,
-            speculation=self.speculation,
+            speculation=self.speculation.limited_to(question.most_drafted),
             speed=self.speed,
             seed=self.options.seed,
             diverge_after=self.options.diverge_after,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
-from spectune.domain.arm import FACTORS, Knobs
+from spectune.domain.arm import FACTORS, Arm, Knobs, differing_factors
 from spectune.domain.findings import Finding
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.report import finding_kinds as kinds
+from spectune.report.pooling import pooled_acceptance
 from spectune.report.words import count, listing
 
 LOG_LINES = 5
+MIN_DRAFTED = 100
+"""Fewer drafted tokens may come to the same number by chance."""
 
 
 def failed_arms(trials: Sequence[Trial]) -> Iterable[Finding]:
@@ -144,6 +148,52 @@ def models_that_differ(trials: Sequence[Trial]) -> Iterable[Finding]:
                 ("served", served[:300]),
             ),
         )
+
+
+def ignored_request_fields(trials: Sequence[Trial]) -> Iterable[Finding]:
+    """Fields of requests whose values made no difference to what was drafted; ``trials`` are comparable ones.
+
+    A field is heeded as soon as two of its values differ: others may still come to the same.
+    """
+    counted: dict[str, set[tuple[int, int]]] = {}
+    arms: dict[str, Arm] = {}
+    for trial in trials:
+        counts = pooled_acceptance(trial.loads[:1])
+        if counts is not None and counts.num_draft_tokens >= MIN_DRAFTED:
+            seen = (counts.num_accepted_tokens, counts.num_draft_tokens)
+            counted.setdefault(trial.arm_id, set()).add(seen)
+            arms[trial.arm_id] = trial.arm
+    pairs: dict[str, dict[tuple[str, ...], list[tuple[Arm, Arm]]]] = {}
+    for one, other in itertools.combinations(arms.values(), 2):
+        changed = differing_factors(one, other)
+        if all(name.startswith("request.") for name in changed):
+            launch = one.model_copy(update={"request": {}}).arm_id
+            pairs.setdefault(launch, {}).setdefault(changed, []).append((one, other))
+    ignored: dict[tuple[str, ...], dict[str, Arm]] = {}
+    for by_fields in pairs.values():
+        told: list[set[str]] = []
+        for changed in sorted(by_fields, key=len):
+            alike = all(counted[one.arm_id] & counted[other.arm_id] for one, other in by_fields[changed])
+            if alike and not any(fields < set(changed) for fields in told):
+                told.append(set(changed))
+                same = {arm.arm_id: arm for pair in by_fields[changed] for arm in pair}
+                ignored.setdefault(changed, {}).update(same)
+    for changed, same in ignored.items():
+        yield _ignored(changed, [(arm, counted[arm_id]) for arm_id, arm in same.items()])
+
+
+def _ignored(changed: Sequence[str], arms: Sequence[tuple[Arm, set[tuple[int, int]]]]) -> Finding:
+    fields = [name.removeprefix("request.") for name in changed]
+    evidence = []
+    for arm, counted in arms[:8]:
+        sent = ", ".join(f"{f} {arm.request[f]!r}" if f in arm.request else f"no {f}" for f in fields)
+        drafts = ", ".join(f"{kept} of {drafted} drafted tokens kept" for kept, drafted in sorted(counted))
+        evidence.append((arm.name, f"{sent}: {drafts}"))
+    return kinds.REQUEST_FIELD_IGNORED.found(
+        listing(arm.name for arm, _ in arms),
+        f"{listing(fields)} of the requests changed nothing: as many tokens drafted and kept, whatever the value",
+        evidence=evidence,
+    )
 
 
 def differing_knobs(asked: Knobs, effective: Knobs) -> list[tuple[str, object, object]]:

@@ -182,6 +182,19 @@ MODEL_DIFFERS = FindingKind(
     remedy="look for a flag, a configuration file or a router that chooses the model",
     holds_for=_EVERY,
 )
+REQUEST_FIELD_IGNORED = FindingKind(
+    code="request-field-ignored",
+    severity="warning",
+    title="A field of the requests changed nothing",
+    explanation="Arms that differ only in this field of their requests drafted and kept exactly as many tokens, "
+    "whatever its value. Engines take fields that they do not heed without a word: some llama.cpp builds accept "
+    "`speculative.n_max` in a request, and draft as their command line says.",
+    effect="these arms are one configuration under several names; what their speeds differ by is noise",
+    remedy="set it by a flag, each value in a launch of its own, or use a build that heeds it. A field that is not "
+    "meant to change drafts is judged by the speeds alone",
+    holds_for="engines that count drafts",
+    sources=("measured",),
+)
 WORKLOAD_CHANGED = FindingKind(
     code="workload-changed",
     severity="warning",
@@ -212,5 +225,6 @@ KINDS: tuple[FindingKind, ...] = (
     SOAK_FAILED,
     SETTINGS_DIFFER,
     MODEL_DIFFERS,
+    REQUEST_FIELD_IGNORED,
     WORKLOAD_CHANGED,
 )

@@ -14,6 +14,7 @@ from spectune.report.arms import comparable_trials
 from spectune.report.fault_findings import (
     failed_arms,
     failed_requests,
+    ignored_request_fields,
     launched_again,
     models_that_differ,
     other_workloads,
@@ -55,6 +56,7 @@ def all_findings(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummar
     found += changed_lengths(arms)
     found += settings_that_differ(trials)
     found += models_that_differ(trials)
+    found += ignored_request_fields(comparable_trials(study, trials))
     found += soaks(trials)
     found += stopped_early(trials)
     found += launched_again(trials)

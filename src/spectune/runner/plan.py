@@ -237,7 +237,7 @@ def _arms(
             skipped.append(name)
             continue
         arm = _arm(arm_spec, name, spec, adapter, target, base)
-        if arm.is_baseline and not arm.flags and not arm.env and arm.knobs == Knobs():
+        if arm.arm_id == baseline.arm_id:
             continue
         if arm.arm_id in arms:
             problem(place, f"arm {name} is the same configuration as arm {arms[arm.arm_id].name}")
@@ -271,10 +271,13 @@ def _combinations(spec: StudySpec, problem: Any) -> list[tuple[ArmSpec, tuple[st
         chosen = dict(zip(spec.factors, values, strict=True))
         knobs = {k: v for k, v in chosen.items() if k in FACTORS and v is not None}
         flags = {k.removeprefix("flags."): v for k, v in chosen.items() if k.startswith("flags.")}
-        if knobs.get("method") == "none" and not flags:
+        request = {k.removeprefix("request."): v for k, v in chosen.items() if k.startswith("request.")}
+        if knobs.get("method") == "none" and not flags and not request:
             continue
         try:
-            found.append((ArmSpec.model_validate({**knobs, "flags": flags}), ("factors",)))
+            found.append(
+                (ArmSpec.model_validate({**knobs, "flags": flags, "request": request}), ("factors",))
+            )
         except ValueError as error:
             problem(("factors",), f"{chosen}: {_first(error)}")
     return found
@@ -303,6 +306,7 @@ def _arm(arm: ArmSpec, name: str, spec: StudySpec, adapter: EngineAdapter, targe
         ),
         flags=flags,
         env=arm.env,
+        request={field: value for field, value in arm.request.items() if value is not None},
         synthetic_acceptance_length=arm.synthetic_acceptance_length,
         synthetic_acceptance_rates=arm.synthetic_acceptance_rates,
     )
@@ -330,6 +334,9 @@ def _name_of(arm: ArmSpec) -> str:
     if arm.synthetic_acceptance_rates is not None:
         parts.append(f"synth{1 + sum(arm.synthetic_acceptance_rates[: arm.num_draft_tokens]):.3g}")
     parts.extend(f"{name.split('-')[-1]}={value}" for name, value in arm.flags.items())
+    parts.extend(
+        f"{field.split('.')[-1]}={value}" for field, value in arm.request.items() if value is not None
+    )
     return "-".join(parts)[:60]
 
 

@@ -61,7 +61,7 @@ class _Attempt:
     error: EnvironmentFailed | None = None
 
 
-_Work = Callable[[ServerHandle, Study, _Attempt, TrialDir, Watcher], Awaitable[None]]
+_Work = Callable[[ServerHandle, Arm, Study, _Attempt, TrialDir, Watcher], Awaitable[None]]
 
 
 async def run_trial(
@@ -172,7 +172,7 @@ async def _attempt(
             on_progress=watcher.on_progress,
         ) as handle:
             attempt.facts = handle.facts
-            await work(handle, study, attempt, directory, watcher)
+            await work(handle, arm, study, attempt, directory, watcher)
     except TeardownUnproven as error:
         attempt.error = error
         attempt.failure = Failure(phase="stop", cause=str(error))
@@ -193,6 +193,7 @@ async def _attempt(
 
 async def _measure(
     handle: ServerHandle,
+    arm: Arm,
     study: Study,
     attempt: _Attempt,
     directory: TrialDir,
@@ -203,7 +204,7 @@ async def _measure(
     """Measures until done, or until the server is lost: then what was measured is kept, and its error raised."""
     measurement = Measurement(
         Measured(handle.base_url, handle.model, handle.adapter),
-        workload=study.workload,
+        workload=study.workload.with_fields(arm.request),
         warmup_requests=study.warmup_requests,
         loads=attempt.loads,
         clock=attempt.clock,
@@ -225,13 +226,13 @@ async def _measure(
 
 
 async def _soak(
-    handle: ServerHandle, study: Study, attempt: _Attempt, directory: TrialDir, watcher: Watcher
+    handle: ServerHandle, arm: Arm, study: Study, attempt: _Attempt, directory: TrialDir, watcher: Watcher
 ) -> None:
     """Keeps the server under load; how far it came is kept, whatever happens."""
     assert study.soak_s is not None
     soak = Soak(
         Measured(handle.base_url, handle.model, handle.adapter),
-        workload=study.workload,
+        workload=study.workload.with_fields(arm.request),
         asked_s=study.soak_s,
         on_request=watcher.on_request,
         on_record=lambda record: directory.append_request(0, record),

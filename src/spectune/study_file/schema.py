@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -158,15 +159,25 @@ class ArmSpec(_Spec):
     )
     flags: dict[str, FlagValue] = Field(default_factory=dict, description="Engine flags of this arm.")
     env: dict[str, str] = Field(default_factory=dict, description="Environment variables of this arm.")
+    request: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Fields of the body of each of its requests, for what the engine changes without a restart, e.g. "
+        "`speculative.n_max` of llama.cpp builds that heed it; `null` leaves a field out.",
+    )
     expect: Literal["faster", "slower", "same"] | None = Field(
         default=None, description="What you expect against the baseline; judged afterwards."
     )
     why: str | None = Field(default=None, description="Why you expect it.")
 
-    @field_validator("env", "flags")
+    @field_validator("env", "flags", "request")
     @classmethod
     def _no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
         return _without_secrets(value)
+
+    @field_validator("request")
+    @classmethod
+    def _an_arms_own_fields(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return _request_fields(value)
 
     @field_validator("only_engines")
     @classmethod
@@ -264,7 +275,7 @@ class StudySpec(_Spec):
         default_factory=dict,
         description="Values per factor; every combination becomes an arm. Factors: "
         + ", ".join(f"`{name}`" for name in FACTORS)
-        + ", `flags.NAME`.",
+        + ", `flags.NAME`, `request.NAME`.",
     )
     workload: WorkloadSpec = Field(default=WorkloadSpec(), description="Prompts, sampling and load.")
     search: Literal["predict", "one-factor", "grid", "all"] | None = Field(
@@ -322,10 +333,17 @@ class StudySpec(_Spec):
     @classmethod
     def _known_factors(cls, value: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
         for name, values in value.items():
-            if name not in FACTORS and not name.startswith("flags."):
-                raise ValueError(f"unknown factor {name!r}; valid: {', '.join(FACTORS)}, flags.NAME")
+            if name not in FACTORS and not name.startswith(("flags.", "request.")):
+                raise ValueError(
+                    f"unknown factor {name!r}; valid: {', '.join(FACTORS)}, flags.NAME, request.NAME"
+                )
             if not values:
                 raise ValueError(f"factor {name!r} has no values")
+            kind, _, field = name.partition(".")
+            for chosen in values:
+                _without_secrets({field: chosen})
+                if kind == "request":
+                    _request_fields({field: chosen})
         if value and "method" not in value:
             raise ValueError("factors need a method, e.g. `method: [eagle3]`")
         return value
@@ -339,8 +357,30 @@ def _checked_engine(name: str) -> str:
     return name
 
 
-def _without_secrets(value: dict[str, Any]) -> dict[str, Any]:
+_OF_THE_WORKLOAD = frozenset(
+    {
+        *("model", "messages", "prompt", "stream", "stream_options", "n"),
+        *("max_tokens", "max_completion_tokens", "temperature", "seed", "ignore_eos"),
+    }
+)
+
+
+def _request_fields(value: dict[str, Any]) -> dict[str, Any]:
+    """``value`` unless it holds what every arm is asked alike, or what no JSON can say."""
     for name in value:
+        if name in _OF_THE_WORKLOAD:
+            raise ValueError(f"{name} is the workload's, the same for every arm: arms differ in other fields")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a request body is JSON: {error}") from error
+    return value
+
+
+def _without_secrets(value: dict[str, Any]) -> dict[str, Any]:
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            _without_secrets(inner)
         if is_secret(name):
             raise ValueError(
                 f"{name} looks like a credential, and a study file is made to be shared: leave it out and set it in "
