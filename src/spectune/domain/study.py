@@ -12,6 +12,9 @@ from spectune.domain.record import Record
 from spectune.domain.trial import SCHEMA_VERSION
 from spectune.domain.workload import Workload
 
+LaunchOrder = Literal["interleaved", "abba"]
+"""``abba``: baseline, arm, arm, baseline for each pair of an arm's repetitions."""
+
 
 class PlannedTrial(Record):
     """One launch to make: the n-th repetition of an arm."""
@@ -67,6 +70,7 @@ class Study(Record):
     """The strategy that chooses each next launch; ``None``: the plan below is all of it."""
     repetitions: int = 1
     baseline_every: int = 2
+    order: LaunchOrder = "interleaved"
     noise_floor: bool = False
     """The baseline is launched twice before anything else."""
     precision: float | None = None

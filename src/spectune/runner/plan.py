@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload
 from spectune.engines.adapter import EngineAdapter, EngineSetup, Launch
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, Problem, StudyFileError
+from spectune.runner.order import plan_trials
 from spectune.study_file.schema import ArmSpec, EngineRun, ModelSpec, StudySpec, WorkloadSpec
 from spectune.study_file.yaml_lines import Document
 
@@ -60,6 +61,9 @@ def resolve_study(
                 arms.remove(arm)
             else:
                 problem(place, f"arm {arm.name}: {error}")
+    search = _search_of(spec)
+    if search is not None and spec.order == "abba":
+        problem(("order",), f"a search ({search}) chooses each next launch itself: abba needs `search: all`")
     if len(arms) == 1 and not problems:
         nothing = "; ".join(f"{name}: {reason}" for name, reason in list(pruned.items())[:3])
         problem(
@@ -72,7 +76,6 @@ def resolve_study(
         unique = list(dict.fromkeys(problems))
         raise StudyFileError(str(path), sorted(unique, key=lambda p: p.line or 0))
     most = _max_concurrency(workload)
-    search = _search_of(spec)
     if search is None:
         ids = [arm.arm_id for arm in arms]
         plan = tuple(
@@ -81,6 +84,7 @@ def resolve_study(
                 repetitions=spec.repetitions,
                 baseline_every=spec.baseline_every,
                 noise_floor=spec.noise_floor,
+                order=spec.order,
             )
         )
     else:
@@ -103,6 +107,7 @@ def resolve_study(
         search=search,
         repetitions=spec.repetitions,
         baseline_every=spec.baseline_every,
+        order=spec.order,
         noise_floor=spec.noise_floor,
         precision=spec.precision,
         plan=plan,
@@ -123,27 +128,6 @@ def _search_of(spec: StudySpec) -> str | None:
     if spec.search == "all":
         return None
     return spec.search or ("predict" if spec.factors and not spec.arms else None)
-
-
-def plan_trials(
-    arm_ids: Sequence[str], *, repetitions: int, baseline_every: int, noise_floor: bool = False
-) -> Iterable[PlannedTrial]:
-    """The order of launches: ``arm_ids[0]`` is the baseline, and stands around every few arms.
-
-    Odd repetitions go backwards, so that a drift over the study meets each arm from both sides. With
-    ``noise_floor`` the baseline is launched twice at first.
-    """
-    baseline, *others = arm_ids
-    baseline_count = 1 if noise_floor else 0
-    for repetition in range(baseline_count + 1):
-        yield PlannedTrial(arm_id=baseline, repetition=repetition)
-    for repetition in range(repetitions):
-        order = others if repetition % 2 == 0 else list(reversed(others))
-        for start in range(0, len(order), baseline_every):
-            for arm_id in order[start : start + baseline_every]:
-                yield PlannedTrial(arm_id=arm_id, repetition=repetition)
-            baseline_count += 1
-            yield PlannedTrial(arm_id=baseline, repetition=baseline_count)
 
 
 def name_from(path: Path) -> str:

@@ -17,6 +17,7 @@ from pydantic import (
 
 from spectune.domain.arm import FACTORS, FlagValue
 from spectune.domain.secrets import is_secret
+from spectune.domain.study import LaunchOrder
 from spectune.engines.registry import ENGINE_NAMES, adapter_for
 from spectune.errors import BadInput
 
@@ -289,6 +290,12 @@ class StudySpec(_Spec):
     )
     baseline_every: int = Field(
         default=2, ge=1, description="The baseline is launched again after so many arms, to cancel drift."
+    )
+    order: LaunchOrder = Field(
+        default="interleaved",
+        description="`interleaved`: the baseline around every `baseline_every` arms, odd repetitions backwards; "
+        "`abba`: baseline, arm, arm, baseline for each pair of an arm's repetitions, so that a linear drift cancels "
+        "within each four launches (an odd last one: baseline, arm). Not for a search.",
     )
     noise_floor: bool = Field(
         default=True,

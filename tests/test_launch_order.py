@@ -1,0 +1,122 @@
+"""The order of planned launches: what stands around what, and what a drift of the machine does to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from report_studies import FAST, SLOW, UNEVEN, speculative, study, trial
+
+from spectune.domain.study import LaunchOrder, Study
+from spectune.domain.trial import Trial
+from spectune.errors import StudyFileError
+from spectune.report.summary import summarize
+from spectune.runner.order import plan_trials
+from spectune.runner.plan import resolve_study
+from spectune.runner.study import remaining
+from spectune.study_file.load import load_study_file
+
+TRUE = {"baseline": 1.0, "fast": 1.3, "slow": 0.8, "third": 1.1}
+THIRD = speculative("third", length=5)
+DRIFT = -0.013
+"""Of the log speed, per launch."""
+
+
+def words(order: LaunchOrder, *, repetitions: int, names: str = "Bxy", **more: bool) -> str:
+    plan = plan_trials(names, repetitions=repetitions, baseline_every=2, order=order, **more)
+    return " ".join(f"{p.arm_id}{p.repetition}" for p in plan)
+
+
+def planned(order: LaunchOrder, *, repetitions: int = 2) -> Study:
+    of = study(FAST, SLOW, THIRD, order=order)
+    ids = [arm.arm_id for arm in of.arms]
+    plan = plan_trials(ids, repetitions=repetitions, baseline_every=2, order=order)
+    return of.model_copy(update={"plan": tuple(plan)})
+
+
+def drifting(of: Study) -> list[Trial]:
+    """Every launch of the plan, each slower than the one before by the same share."""
+    return [
+        trial(
+            of,
+            arm := of.arm(p.arm_id),
+            number,
+            speeds={q: s * TRUE[arm.name] * math.exp(DRIFT * number) for q, s in UNEVEN.items()},
+            repetition=p.repetition,
+        )
+        for number, p in enumerate(of.plan, start=1)
+    ]
+
+
+def errors_of(of: Study, trials: Sequence[Trial]) -> dict[str, float]:
+    """Of the log speedup."""
+    return {
+        arm.name: math.log(arm.first.speedup.value / TRUE[arm.name])
+        for arm in summarize(of, trials).arms
+        if arm.first is not None and arm.first.speedup is not None
+    }
+
+
+def test_each_pair_of_repetitions_stands_between_two_baselines() -> None:
+    assert words("abba", repetitions=2) == "B0 x0 x1 B1 B2 y0 y1 B3"
+    assert words("abba", repetitions=4, names="Bx") == "B0 x0 x1 B1 B2 x2 x3 B3"
+
+
+def test_an_odd_last_repetition_is_baseline_and_arm() -> None:
+    assert words("abba", repetitions=1) == "B0 x0 B1 y0"
+    assert words("abba", repetitions=3) == "B0 x0 x1 B1 B2 y0 y1 B3 B4 x2 B5 y2"
+
+
+def test_the_noise_floors_second_launch_opens_the_first_block() -> None:
+    assert words("abba", repetitions=2, names="Bx", noise_floor=True) == "B0 B1 x0 x1 B2"
+
+
+def test_interleaved_is_as_it_was() -> None:
+    assert words("interleaved", repetitions=2) == "B0 x0 y0 B1 y1 x1 B2"
+    assert words("interleaved", repetitions=1, noise_floor=True) == "B0 B1 x0 y0 B2"
+
+
+def test_a_linear_drift_cancels_in_abba_and_not_in_every_other_order() -> None:
+    of = planned("abba")
+    assert errors_of(of, drifting(of)) == pytest.approx({"fast": 0, "slow": 0, "third": 0}, abs=1e-12)
+    # Three arms, baselines around each two: `fast` runs one launch after a baseline and two before the next, then
+    # between two: (-0.5 + 0) / 2 launches of drift are left.
+    of = planned("interleaved")
+    assert errors_of(of, drifting(of))["fast"] == pytest.approx(-0.25 * DRIFT, abs=1e-12)
+
+
+@pytest.mark.parametrize("done", [1, 2, 3, 4, 7])
+def test_a_study_stopped_in_a_block_goes_on_with_it(done: int) -> None:
+    of = planned("abba")
+    trials = drifting(of)[:done]
+    assert tuple(remaining(of, trials)) == of.plan[done:]
+
+
+def test_a_search_has_no_such_order(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    text = (
+        "question: q\nengine: fake\ntarget: m\ndrafter: d\norder: abba\n"
+        "factors: {method: [eagle3], num_draft_tokens: [1, 2]}\n"
+    )
+    path.write_text(text, encoding="utf-8")
+    spec, _, document = load_study_file(path)
+    with pytest.raises(StudyFileError, match="abba needs `search: all`"):
+        resolve_study(spec, document, path=path, machine=study().machine)
+    path.write_text(text + "search: all\nrepetitions: 2\nnoise_floor: false\n", encoding="utf-8")
+    spec, _, document = load_study_file(path)
+    made = resolve_study(spec, document, path=path, machine=study().machine)
+    names = [made.arm(p.arm_id).name for p in made.plan]
+    assert names == [
+        "baseline",
+        "eagle3-k1",
+        "eagle3-k1",
+        "baseline",
+        "baseline",
+        "eagle3-k2",
+        "eagle3-k2",
+        "baseline",
+    ]
+    assert made.order == "abba"
+    assert Study.model_validate({**made.model_dump(), "order": "interleaved"}).order == "interleaved"
