@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from report_studies import FAST, SLOW, UNEVEN, speculative, study, trial
 
+from spectune.domain.arm import Arm
 from spectune.domain.study import LaunchOrder, Study
 from spectune.domain.trial import Trial
 from spectune.errors import StudyFileError
@@ -29,10 +30,10 @@ def words(order: LaunchOrder, *, repetitions: int, names: str = "Bxy", **more: b
     return " ".join(f"{p.arm_id}{p.repetition}" for p in plan)
 
 
-def planned(order: LaunchOrder, *, repetitions: int = 2) -> Study:
-    of = study(FAST, SLOW, THIRD, order=order)
-    ids = [arm.arm_id for arm in of.arms]
-    plan = plan_trials(ids, repetitions=repetitions, baseline_every=2, order=order)
+def planned(order: LaunchOrder, *, repetitions: int = 2, arms: Sequence[Arm] = (FAST, SLOW, THIRD)) -> Study:
+    of = study(*arms, order=order)
+    ids = {arm.arm_id: arm.launch_id for arm in of.arms}
+    plan = plan_trials(list(ids), repetitions=repetitions, baseline_every=2, order=order, launch_ids=ids)
     return of.model_copy(update={"plan": tuple(plan)})
 
 
@@ -76,6 +77,29 @@ def test_the_noise_floors_second_launch_opens_the_first_block() -> None:
 def test_interleaved_is_as_it_was() -> None:
     assert words("interleaved", repetitions=2) == "B0 x0 y0 B1 y1 x1 B2"
     assert words("interleaved", repetitions=1, noise_floor=True) == "B0 B1 x0 y0 B2"
+
+
+def test_arms_of_one_launch_stand_together_and_count_as_one() -> None:
+    def order(kind: LaunchOrder) -> str:
+        launches = {"x": "one", "y": "y", "z": "one", "w": "w"}
+        plan = plan_trials("Bxyzw", repetitions=2, baseline_every=2, order=kind, launch_ids=launches)
+        return " ".join(f"{p.arm_id}{p.repetition}" for p in plan)
+
+    assert order("interleaved") == "B0 x0 z0 y0 B1 w0 B2 w1 y1 B3 z1 x1 B4"
+    assert order("abba") == "B0 x0 z0 z1 x1 B1 B2 y0 y1 B3 B4 w0 w1 B5"
+
+
+def test_a_linear_drift_cancels_for_arms_that_share_their_launches() -> None:
+    """Each trial a step later than the one before, on the same server or not."""
+    other = FAST.model_copy(update={"name": "third", "request": {"speculative.n_max": 2}})
+    of = planned("abba", arms=(FAST, SLOW, other))
+    starts: dict[tuple[str, int], int] = {}
+    trials = []
+    for made in drifting(of):
+        first = starts.setdefault((made.arm.launch_id, made.repetition), made.number)
+        trials.append(made.model_copy(update={"launch": made.number if made.arm.is_baseline else first}))
+    assert [t.launch_number for t in trials] == [1, 2, 2, 4, 4, 6, 7, 8, 9, 10]
+    assert errors_of(of, trials) == pytest.approx({"fast": 0, "slow": 0, "third": 0}, abs=1e-12)
 
 
 def test_a_linear_drift_cancels_in_abba_and_not_in_every_other_order() -> None:

@@ -7,6 +7,7 @@ import random
 
 from report_studies import BASELINE, FAST, SLOW, study, trial
 
+from spectune.domain.arm import Arm
 from spectune.domain.study import Budget, Study
 from spectune.domain.trial import Trial
 from spectune.report.noise import noise_of, summarize_noise
@@ -116,6 +117,19 @@ class TestNoiseFloor:
         assert found is not None
         assert f"{100 * found.detectable_frac:.2g} % apart with these 12 prompts" in found.sentence
         assert summarize(of, trials).noise == found
+
+    def test_launches_that_arms_shared_differ_once(self) -> None:
+        other = FAST.model_copy(update={"name": "other", "request": {"n": 2}})
+        of = study(FAST, other, num_prompts=4)
+
+        def measured(arm: Arm, number: int, speed: float, *, launch: int) -> Trial:
+            return trial(of, arm, number, speeds=speed, repetition=number // 3, launch=launch)
+
+        alone = [measured(FAST, 1, 100.0, launch=1), measured(FAST, 3, 110.0, launch=3)]
+        shared = [*alone, measured(other, 2, 120.0, launch=1), measured(other, 4, 132.0, launch=3)]
+        assert noise_of(of, shared) == noise_of(of, alone)
+        apart = [t.model_copy(update={"launch": None}) for t in shared]
+        assert noise_of(of, apart) != noise_of(of, alone)
 
     def test_one_launch_of_each_arm_says_nothing_of_it(self) -> None:
         of = study(FAST, num_prompts=4)

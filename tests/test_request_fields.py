@@ -11,10 +11,12 @@ from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm, Knobs, differing_factors
 from spectune.domain.findings import Finding
 from spectune.domain.prediction_shape import arm_facts
+from spectune.domain.trial import Trial, num_launches
 from spectune.domain.workload import Sampling
 from spectune.engines.registry import adapter_for
 from spectune.errors import StudyFileError
 from spectune.report.summary import summarize
+from spectune.runner.own_log import _Head
 from spectune.runner.plan import resolve_study, sample_launch
 from spectune.study_file.load import load_study_file
 
@@ -178,3 +180,23 @@ def test_arms_with_other_flags_or_few_drafts_are_not_judged() -> None:
     )
     few = counts(10, 12)
     assert not found((asking("a", n=2), few), (asking("b", n=4), few))
+
+
+def test_trials_of_older_records_had_a_launch_each() -> None:
+    of = study(asking("a"))
+    body = trial(of, asking("a"), 3, speeds=1.0).model_dump(mode="json")
+    del body["launch"], body["arm"]["request"]
+    assert Trial.model_validate(body).launch_number == 3
+    shared = trial(of, asking("b", p=1), 4, speeds=1.0, launch=3)
+    assert num_launches([Trial.model_validate(body), shared]) == 1
+
+
+def test_what_other_arms_left_in_the_log_of_a_shared_server_is_not_read(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_bytes(b"start\n" + b"others\n" * 3 + b"own\n")
+    with log.open("rb") as file:
+        head = _Head(file, (6, 27))
+        parts = iter(lambda: head.read(4), b"")
+        assert b"".join(parts) == b"start\nown\n"
+    with log.open("rb") as file:
+        assert _Head(file, None).read() == log.read_bytes()

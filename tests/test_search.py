@@ -162,6 +162,16 @@ def test_an_unknown_strategy_and_a_missing_baseline_are_the_users_mistakes() -> 
         make_strategy("predict", legal(CHAINS[1:]))
 
 
+def test_arms_measured_on_one_server_are_one_launch() -> None:
+    asked = [chain(7).model_copy(update={"request": {"n": n}}) for n in (1, 2, 3)]
+    seen = [
+        measure(BASE, linear, 1),
+        *(measure(arm, linear, 2) for arm in asked),
+        measure(chain(3), linear, 5),
+    ]
+    assert History(tuple(seen), failed={"x": "out of memory"}).launches == 4
+
+
 class TestGrid:
     def test_measures_everything_once_in_an_order_that_is_not_the_lists(self) -> None:
         asked, stop = search(Grid(legal(CHAINS)), linear)
@@ -269,6 +279,17 @@ class TestPredict:
         answer = Predict(arms, margin=0.0).ask(History(seen, running_key="up"))
         assert isinstance(answer, Ask)
         assert answer.arm.knobs.num_steps in (2, 6)
+
+    def test_where_launches_are_spent_the_running_one_still_serves_its_arms(self) -> None:
+        arms = [LegalArm(a, 300.0, 30.0, "up" if a.knobs.num_steps in (2, 7) else None) for a in CHAINS]
+        seen = (measure(BASE, linear, 0), measure(chain(7), linear, 1))
+        two = Budget(launches=2)
+        answer = Predict(arms, two).ask(History(seen, running_key="up"))
+        assert isinstance(answer, Ask)
+        assert answer.arm.knobs.num_steps == 2
+        assert isinstance(Predict(arms, two).ask(History(seen)), Stop)
+        whole = (*seen, measure(chain(2), linear, 1))
+        assert isinstance(Predict(arms, two).ask(History(whole, running_key="up")), Stop)
 
     def test_imposed_acceptance_teaches_cost_and_is_not_the_result(self) -> None:
         imposed = replace(

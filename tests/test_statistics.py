@@ -158,3 +158,25 @@ def test_an_arm_without_common_prompts_is_not_compared() -> None:
 
 def test_without_a_baseline_there_is_nothing_to_compare() -> None:
     assert compare_with_baseline([SpeedSample("a", 1, {"p": 1.0})], []) == {}
+
+
+def test_arms_that_share_their_launches_tell_of_launch_noise_once() -> None:
+    """Two arms that are off alike because their servers were: no more is known than from one of them."""
+    baselines = [SpeedSample("base", i, {"p": 50.0, "q": 70.0}) for i in (0, 2, 4, 6)]
+
+    def arm(name: str) -> list[SpeedSample]:
+        shifts = (0.10, -0.04, 0.03)
+        return [
+            SpeedSample(name, order, {"p": 60 * math.exp(s), "q": 80 * math.exp(s)})
+            for order, s in zip((1, 3, 5), shifts, strict=True)
+        ]
+
+    alone = compare_with_baseline(arm("a"), baselines)["a"]
+    shared = compare_with_baseline([*arm("a"), *arm("b")], baselines)
+    assert shared["a"].degrees == pytest.approx(alone.degrees)
+    assert shared["a"].trial_noise_frac == pytest.approx(alone.trial_noise_frac)
+    apart = [SpeedSample("b", s.order + 10, s.speed_by_prompt) for s in arm("b")]
+    more = [SpeedSample("base", i, {"p": 50.0, "q": 70.0}) for i in (10, 12, 14, 16)]
+    other = compare_with_baseline([*arm("a"), *apart], [*baselines, *more])["a"]
+    assert other.degrees is not None and alone.degrees is not None
+    assert other.degrees > alone.degrees

@@ -34,6 +34,7 @@ from spectune.runner.estimate import Estimate, estimate
 from spectune.runner.finding_kinds import check_codes
 from spectune.runner.launch import ModelPaths
 from spectune.runner.machine import machine_of
+from spectune.runner.order import launches_of
 from spectune.runner.plan import resolve_study, sample_launch
 from spectune.runner.search import search_estimate
 from spectune.runner.study import (
@@ -226,7 +227,7 @@ def _report(args: argparse.Namespace, directory: StudyDir, outcome: StudyOutcome
         if study.search_end is not None:
             console.print(f"search ended: {study.search_end}", markup=False)
         if outcome.reason == "budget":
-            left = len(remaining(study, outcome.trials))
+            left = launches_of(study, remaining(study, outcome.trials))
             console.print(f"stopped by the budget with {left} launches left; raise it and run again to go on")
         if outcome.reason == "baseline failed":
             console.print("stopped: the baseline does not run, so nothing could be compared")
@@ -237,10 +238,11 @@ def _report(args: argparse.Namespace, directory: StudyDir, outcome: StudyOutcome
 def _dry_run(study: Study, directory: StudyDir | None, *, as_json: bool) -> int:
     trials = directory.read_trials() if directory is not None else []
     todo = remaining(study, trials)
-    launches = len(todo)
+    launches, measured = launches_of(study, todo), len(todo)
     if study.search is not None and study.search_end is None:
         launches = max(launches, search_estimate(study, trials).launches_likely - len(trials))
-    expected = estimate(study, trials, remaining=launches)
+        measured = launches
+    expected = estimate(study, trials, remaining=measured, launches=launches)
     adapter = adapter_for(study.engine.name)
     commands: dict[str, dict[str, Any]] = {}
     for arm in study.arms:

@@ -74,6 +74,10 @@ def study_logs(
                 skipped.add(f"{name}: its log (a scripted server)")
                 yield (), found
                 continue
+        if trial is not None and trial.launch_number != trial.number:
+            skipped.add(f"{name}: its log (its server was that of trial {trial.launch_number}, judged there)")
+            yield (), found
+            continue
         log = log_in_folder(path)
         if log is None:
             skipped.add(f"{name}: its log (there is no server.log)")

@@ -78,6 +78,11 @@ class Arm(Record):
         return hashlib.sha256(encoded.encode()).hexdigest()[:8]
 
     @property
+    def launch_id(self) -> str:
+        """Equal for arms that one server can serve one after another: they differ in their requests alone."""
+        return self.model_copy(update={"request": {}}).arm_id
+
+    @property
     def is_baseline(self) -> bool:
         return self.knobs.method == "none"
 

@@ -30,6 +30,7 @@ class Shape:
 @dataclass(frozen=True)
 class ArmFacts:
     arm_id: str
+    launch_id: str
     shape: Shape
     is_chain: bool
     """Whether shorter drafts of this arm follow from longer ones of its family."""
@@ -68,6 +69,11 @@ def id_of(arm: Arm) -> str:
     return arm_facts(arm).arm_id
 
 
+def launch_of(arm: Arm) -> str:
+    """``arm.launch_id``, remembered."""
+    return arm_facts(arm).launch_id
+
+
 def log_place(count: float) -> float:
     """Tokens or steps on the scale where costs are alike."""
     return math.log2(count + 1) / 0.4
@@ -103,6 +109,7 @@ def _facts(arm: Arm) -> ArmFacts:
     )
     return ArmFacts(
         arm_id=arm.arm_id,
+        launch_id=arm.launch_id,
         shape=shape,
         is_chain=knobs.method in CHAIN_METHODS and shape.topk == 1,
         family=(knobs.method, " ".join([knobs.drafter or "", *thresholds]).strip() or None),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,10 @@ def mean_var(values: Sequence[float]) -> tuple[float, float | None]:
 
 @dataclass(frozen=True)
 class SpeedSample:
-    """One trial's speed of each prompt at one load point. ``order`` is its place in time."""
+    """One trial's speed of each prompt at one load point. ``order`` is the place of its launch in time.
+
+    Trials of one launch share it: what their server is off by, all of them are.
+    """
 
     arm_id: str
     order: int
@@ -40,6 +44,7 @@ class PairedTrial:
 
     logs: Mapping[str, float]
     weights: Mapping[int, float]
+    launch: int = 0
 
     @property
     def effect(self) -> float:
@@ -48,7 +53,7 @@ class PairedTrial:
 
 def pair_trial(trial: SpeedSample, baselines: Sequence[SpeedSample]) -> PairedTrial:
     """Against the mean of the baseline trial before it and the one after it (one of them at an end)."""
-    before = [b for b in baselines if b.order < trial.order]
+    before = [b for b in baselines if b.order <= trial.order]
     after = [b for b in baselines if b.order > trial.order]
     around = [*before[-1:], *after[:1]]
     prompts = set(trial.speed_by_prompt).intersection(*(b.speed_by_prompt for b in around))
@@ -57,7 +62,7 @@ def pair_trial(trial: SpeedSample, baselines: Sequence[SpeedSample]) -> PairedTr
         - math.fsum(math.log(b.speed_by_prompt[p]) for b in around) / len(around)
         for p in prompts
     }
-    return PairedTrial(logs, {b.order: 1 / len(around) for b in around})
+    return PairedTrial(logs, {b.order: 1 / len(around) for b in around}, trial.order)
 
 
 def _overlap(first: Mapping[int, float], second: Mapping[int, float]) -> float:
@@ -93,16 +98,19 @@ def launch_noise(
 
 
 def _from_arms(paired: Mapping[str, Sequence[PairedTrial]]) -> tuple[float, float] | None:
-    squares, expected, degrees = 0.0, 0.0, 0
-    for trials in paired.values():
+    """Arms that shared their launches tell of them once, whatever their number: each counts for its part."""
+    repeated = [trials for trials in paired.values() if len(trials) > 1]
+    sharing = Counter(trial.launch for trials in repeated for trial in trials)
+    squares, expected, degrees = 0.0, 0.0, 0.0
+    for trials in repeated:
         m = len(trials)
-        if m > 1:
-            mean, _ = mean_var([t.effect for t in trials])
-            squares += math.fsum((t.effect - mean) ** 2 for t in trials) - _measuring_noise(trials)
-            own = math.fsum(1 + _overlap(t.weights, t.weights) for t in trials)
-            expected += own - math.fsum(covariance(a, b) for a in trials for b in trials) / m
-            degrees += m - 1
-    return (max(0.0, squares / expected), float(degrees)) if degrees else None
+        part = m / sum(sharing[t.launch] for t in trials)
+        mean, _ = mean_var([t.effect for t in trials])
+        squares += part * (math.fsum((t.effect - mean) ** 2 for t in trials) - _measuring_noise(trials))
+        own = math.fsum(1 + _overlap(t.weights, t.weights) for t in trials)
+        expected += part * (own - math.fsum(covariance(a, b) for a in trials for b in trials) / m)
+        degrees += part * (m - 1)
+    return (max(0.0, squares / expected), degrees) if degrees else None
 
 
 def _measuring_noise(trials: Sequence[PairedTrial]) -> float:

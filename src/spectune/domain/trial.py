@@ -1,7 +1,8 @@
-"""The record of one trial: one launch of an arm, measured."""
+"""The record of one trial: an arm measured on one launch of its server."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from pydantic import Field
@@ -94,7 +95,10 @@ class Trial(Record):
     ended_at: str
     phases_s: dict[str, float] = Field(default_factory=dict)
     server: ServerFacts | None = None
+    launch: int | None = None
+    """Number of the trial that started its server; see ``launch_number``."""
     stop: StopProof | None = None
+    """``None`` also where the next trial of the launch took the server over: the last one holds the proof."""
     reattached: bool = False
     """The server had been started by an earlier run of this study; its start-up phases were not seen."""
     relaunches: tuple[str, ...] = ()
@@ -108,3 +112,13 @@ class Trial(Record):
     findings: tuple[Finding, ...] = ()
     simulated: bool = False
     """True for the scripted fake engine: never a measurement."""
+
+    @property
+    def launch_number(self) -> int:
+        """The same for trials that shared a server; records of older versions never do."""
+        return self.number if self.launch is None else self.launch
+
+
+def num_launches(trials: Iterable[Trial]) -> int:
+    """Servers that were started for these trials."""
+    return len({trial.launch_number for trial in trials})

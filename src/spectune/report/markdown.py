@@ -254,7 +254,7 @@ def _time(summary: StudySummary) -> list[str]:
         return []
     rows = [[escape(n), seconds(s), percent(s / time.wall_s)] for n, s in time.phases_s.items()]
     rows.append(["spectune itself", seconds(time.own_s), percent(time.own_frac)])
-    launches = count(len(time.trials), "launch")
+    launches = count(len({trial.launch for trial in summary.trials}), "launch")
     return [
         "## Where the time went",
         f"{launches} in {seconds(time.wall_s)}.",

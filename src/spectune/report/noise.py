@@ -15,19 +15,21 @@ from spectune.report.records import NoiseSummary
 
 
 def noise_of(study: Study, trials: Sequence[Trial]) -> Noise | None:
-    """From every arm that was launched twice or more, at the first load point; ``None`` without one."""
+    """From every arm that was launched twice or more, at the first load point; ``None`` without one.
+
+    Two launches that several arms shared tell of their difference once.
+    """
     point = study.workload.loads[0]
-    by_arm: dict[str, list[dict[str, float]]] = {}
+    by_arm: dict[str, list[tuple[int, dict[str, float]]]] = {}
     for trial in comparable_trials(study, trials):
         load = load_of(trial, point)
         if load is not None:
-            by_arm.setdefault(trial.arm_id, []).append(speed_by_prompt([load]))
-    pairs = [
-        {p: math.log(b[p] / a[p]) for p in a if p in b}
-        for launches in by_arm.values()
-        for a, b in pairwise(launches)
-    ]
-    return noise_floor(pairs)
+            by_arm.setdefault(trial.arm_id, []).append((trial.launch_number, speed_by_prompt([load])))
+    pairs: dict[tuple[int, int], dict[str, float]] = {}
+    for launches in by_arm.values():
+        for (first, a), (second, b) in pairwise(launches):
+            pairs.setdefault((first, second), {p: math.log(b[p] / a[p]) for p in a if p in b})
+    return noise_floor(list(pairs.values()))
 
 
 def summarize_noise(study: Study, trials: Sequence[Trial]) -> NoiseSummary | None:

@@ -57,7 +57,7 @@ def _observe(study: Study, trial: Trial, load: LoadResult, trials: Sequence[Tria
         concurrency=load.load.concurrency,
         log_sd=_prompt_error(compared),
         synthetic=trial.arm.is_synthetic,
-        launch=trial.number,
+        launch=trial.launch_number,
     )
 
 

@@ -144,6 +144,8 @@ class TrialSummary(Record):
     parity_frac: float | None
     hypothesis: Hypothesis
     phases_s: dict[str, float]
+    launch: int
+    """Number of the trial that started its server."""
     stop: StopProof | None
     soak: SoakResult | None
     engine_version: str | None

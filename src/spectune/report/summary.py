@@ -93,6 +93,7 @@ def _summarize_trial(study: Study, trial: Trial, view: PointView | None) -> Tria
         parity_frac=view.parity([trial]).equal_frac if view is not None and comparable else None,
         hypothesis=trial.hypothesis,
         phases_s=trial.phases_s,
+        launch=trial.launch_number,
         stop=trial.stop,
         soak=trial.soak,
         engine_version=server.version if server else None,

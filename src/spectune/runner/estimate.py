@@ -12,6 +12,8 @@ from spectune.domain.trial import Trial
 _ASSUMED_LAUNCH_S = {"llamacpp": 3.0, "vllm": 100.0, "sglang": 60.0}
 """Seen with a 135M model on two processor cores; large models take minutes."""
 _ASSUMED_TOK_PER_S = 50.0
+_MEASURING = ("warm-up", "measure")
+"""Phases that an arm costs also where its server is running."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +25,37 @@ class Estimate:
     basis: str
 
 
-def estimate(study: Study, trials: Sequence[Trial], *, remaining: int) -> Estimate:
+@dataclass(frozen=True)
+class TrialCost:
+    """Seconds of a launch, its stop included, and of measuring one arm on it."""
+
+    launch_s: float
+    measure_s: float
+    basis: str
+
+
+def estimate(
+    study: Study, trials: Sequence[Trial], *, remaining: int, launches: int | None = None
+) -> Estimate:
+    """For so many remaining trials, on a launch each unless ``launches`` says how many."""
+    launches = remaining if launches is None else launches
+    cost = cost_of_trial(study, trials)
+    return Estimate(launches, launches * cost.launch_s + remaining * cost.measure_s, cost.basis)
+
+
+def cost_of_trial(study: Study, trials: Sequence[Trial]) -> TrialCost:
     """From this study's own trials if there are any, else from stated assumptions."""
-    seen = [sum(t.phases_s.values()) for t in trials if t.status == "complete" and t.phases_s]
-    if seen:
-        basis = f"the median of {len(seen)} finished trials: {median(seen):.0f} s each"
-        return Estimate(remaining, remaining * median(seen), basis)
+    seen = [t for t in trials if t.status == "complete" and t.soak is None and t.phases_s]
+    whole = [t for t in seen if t.launch_number == t.number]
+    if whole:
+        launch_s = median(sum(s for name, s in t.phases_s.items() if name not in _MEASURING) for t in whole)
+        measure_s = median(sum(t.phases_s.get(name, 0.0) for name in _MEASURING) for t in seen)
+        basis = f"the median of {len(seen)} finished trials: {launch_s + measure_s:.0f} s each"
+        return TrialCost(launch_s, measure_s, basis)
     launch_s = _ASSUMED_LAUNCH_S.get(study.engine.name, 60.0)
     workload = study.workload
     requests = workload.requests_per_load or len(workload.prompts)
-    seconds = launch_s
+    seconds = 0.0
     for load in workload.loads:
         in_flight = load.concurrency or 1
         tokens = requests * workload.sampling.max_tokens / in_flight
@@ -42,4 +65,4 @@ def estimate(study: Study, trials: Sequence[Trial], *, remaining: int) -> Estima
         f"assumptions, until a trial is measured: {launch_s:.0f} s per launch, "
         f"{_ASSUMED_TOK_PER_S:.0f} tok/s per request"
     )
-    return Estimate(remaining, remaining * seconds, basis)
+    return TrialCost(launch_s, seconds, basis)

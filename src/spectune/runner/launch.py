@@ -44,15 +44,25 @@ class ModelPaths:
         return sum(known) if known else None
 
 
+@dataclass
+class Kept:
+    """The server that is running between two trials, if any: whoever holds the study sees to its end."""
+
+    server_id: str | None = None
+    start_bytes: int | None = None
+    """Length of its log before the first request, where this run saw its start."""
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where the trials of a study run, and what is alive there of an earlier run."""
+    """Where the trials of a study run, and what is alive there of an earlier run, or of the trial before."""
 
     host: Host
     ports: PortPool
     owner: str
     """The study's directory: whose servers they are."""
     alive: tuple[ServerStatus, ...] = ()
+    kept: Kept = field(default_factory=Kept)
     known: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     """What a check found before the launch, by arm id."""
 
@@ -71,16 +81,51 @@ async def place_on(host: Host, *, owner: str, known: Mapping[str, Sequence[Findi
     return Place(host=host, ports=PortPool(host), owner=owner, alive=alive, known=known or {})
 
 
-async def without_other_servers(place: Place, *, key: str, on_message: Callable[[str], None]) -> Place:
+def usable_server(place: Place, *, key: str, block: str | None = None) -> ServerStatus | None:
+    """The running one, if any, that gives the same as a launch with ``key``, for trials of this ``block``."""
+    for status in place.alive:
+        may_share = status.about.get("block") in (None, block)
+        if status.key == key and may_share and status.state == "running" and status.ports:
+            return status
+    return None
+
+
+async def kept_server(place: Place, *, on_message: Callable[[str], None]) -> tuple[ServerStatus, ...]:
+    """The server that the trial before left running; one that has ended since is cleared away."""
+    found = tuple(s for s in await place.host.servers() if s.server_id == place.kept.server_id)
+    if found and found[0].state == "running":
+        return found
+    on_message("the server that was kept for the next trial has ended; it is launched anew")
+    await end_kept(place)
+    return ()
+
+
+async def end_kept(place: Place) -> None:
+    """Stops the server that was left running between two trials, if there is one; raises ``TeardownUnproven``."""
+    server_id = place.kept.server_id
+    if server_id is None:
+        return
+    for status in await place.host.servers():
+        if status.server_id == server_id:
+            await end_server(place.host, status)
+    place.kept.server_id = None
+
+
+async def without_other_servers(
+    place: Place, *, key: str, block: str | None = None, on_message: Callable[[str], None]
+) -> Place:
     """``place`` with at most the one server that a launch with ``key`` can use; the others are stopped."""
     if not place.alive:
         return place
-    usable = next((s for s in place.alive if s.key == key and s.state == "running" and s.ports), None)
+    usable = usable_server(place, key=key, block=block)
     others = replace(place, alive=tuple(s for s in place.alive if s is not usable))
     await stop_leftovers(others, on_message=on_message)
     if usable is None:
         return replace(place, alive=())
-    on_message(f"taking hold of the server that an earlier run left (pid {usable.leader_pid})")
+    if usable.server_id == place.kept.server_id:
+        on_message(f"without a restart, on the server of trial {usable.about.get('launch')}")
+    else:
+        on_message(f"taking hold of the server that an earlier run left (pid {usable.leader_pid})")
     return replace(place, alive=(usable,))
 
 
@@ -90,6 +135,8 @@ async def stop_leftovers(place: Place, *, on_message: Callable[[str], None]) -> 
         if status.state in ("running", "stopping"):
             on_message(f"stopping a server that an earlier run left (pid {status.leader_pid})")
         await end_server(place.host, status)
+        if status.server_id == place.kept.server_id:
+            place.kept.server_id = None
 
 
 @asynccontextmanager
@@ -112,7 +159,8 @@ async def serve_arm(
         place = await place_on(host, owner=owner)
         key = launch_key(arm, study, models)
         place = await without_other_servers(place, key=key, on_message=on_message)
-        plan, reattach_to = await prepare_launch(arm, study, models=models, place=place, log_path=log_path)
+        plan, live = await prepare_launch(arm, study, models=models, place=place, log_path=log_path)
+        reattach_to = None if live is None else live.server_id
         launched = Launched()
         clock = PhaseClock(on_change=on_message)
         async with serve(plan, clock=clock, launched=launched, reattach_to=reattach_to) as handle:
@@ -122,16 +170,15 @@ async def serve_arm(
 
 
 async def prepare_launch(
-    arm: Arm, study: Study, *, models: ModelPaths, place: Place, log_path: Path
-) -> tuple[LaunchPlan, str | None]:
-    """The plan for ``serve``, and the id of the server that an earlier run left and that can be taken instead."""
-    key = launch_key(arm, study, models)
-    live = next((s for s in place.alive if s.key == key and s.state == "running" and s.ports), None)
+    arm: Arm, study: Study, *, models: ModelPaths, place: Place, log_path: Path, block: str | None = None
+) -> tuple[LaunchPlan, ServerStatus | None]:
+    """The plan for ``serve``, and the server that is alive and can be taken instead."""
+    live = usable_server(place, key=launch_key(arm, study, models), block=block)
     port = live.ports[0] if live is not None else await place.ports.take()
     plan = launch_plan(
         arm, study, models=models, host=place.host, port=port, log_path=log_path, owner=place.owner
     )
-    return plan, None if live is None else live.server_id
+    return plan, live
 
 
 def launch_plan(

@@ -34,14 +34,19 @@ _FORESEEN = {
 """What a check says before the launch and the log after it; said once."""
 
 
-def findings_of_own_log(trial: Trial, log: Path) -> tuple[Finding, ...]:
-    """Errors and warnings of the log of one trial. A log that cannot be understood gives none."""
+def findings_of_own_log(
+    trial: Trial, log: Path, *, without: tuple[int, int] | None = None
+) -> tuple[Finding, ...]:
+    """Errors and warnings of the log of one trial. A log that cannot be understood gives none.
+
+    ``without``: from which byte to which it tells of other trials on the same server.
+    """
     if trial.simulated or trial.arm.engine not in _ENGINES:
         return ()
     skipped = NotChecked()
     try:
         with log.open("rb") as file:
-            runs = read_stream(cast(BinaryIO, _Head(file)), engine=trial.arm.engine, skipped=skipped)
+            runs = read_stream(cast(BinaryIO, _Head(file, without)), engine=trial.arm.engine, skipped=skipped)
         last = [run.model_copy(update={"subject": trial.arm.name}) for run in runs[-1:]]
         found = judge([last], skipped, compared=False)
     except (OSError, BadInput, ValueError, TypeError, LookupError, ArithmeticError):
@@ -57,13 +62,25 @@ def findings_of_own_log(trial: Trial, log: Path) -> tuple[Finding, ...]:
 
 
 class _Head:
-    """The beginning of a file."""
+    """The beginning of a file, but for a part in its middle."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, without: tuple[int, int] | None) -> None:
         self._file = file
         self._left = READ_BYTES
+        self._until: int | None = None
+        self._onward = 0
+        if without is not None:
+            self._until, self._onward = without
 
     def read(self, size: int = -1) -> bytes:
-        chunk = self._file.read(self._left if size < 0 else min(size, self._left))
+        wanted = self._left if size < 0 else min(size, self._left)
+        if self._until is not None:
+            before = self._until - self._file.tell()
+            if before <= 0:
+                self._file.seek(max(self._file.tell(), self._onward))
+                self._until = None
+            else:
+                wanted = min(wanted, before)
+        chunk = self._file.read(wanted)
         self._left -= len(chunk)
         return chunk

@@ -85,6 +85,7 @@ def resolve_study(
                 baseline_every=spec.baseline_every,
                 noise_floor=spec.noise_floor,
                 order=spec.order,
+                launch_ids={arm.arm_id: arm.launch_id for arm in arms},
             )
         )
     else:

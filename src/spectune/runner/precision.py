@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from spectune.domain.interval import Interval
 from spectune.domain.study import PlannedTrial, Study
-from spectune.domain.trial import Trial
+from spectune.domain.trial import Trial, num_launches
 from spectune.report.arms import comparable_trials, view_point
 
 MAX_LAUNCHES = 20
@@ -62,4 +62,4 @@ def _fails(trials: Sequence[Trial], arm_id: str) -> bool:
 
 
 def over_budget(study: Study, trials: Sequence[Trial]) -> bool:
-    return study.budget.max_trials is not None and len(trials) >= study.budget.max_trials
+    return study.budget.max_trials is not None and num_launches(trials) >= study.budget.max_trials

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spectune.domain.arm import Arm
 from spectune.domain.study import PlannedTrial, Study
-from spectune.domain.trial import Trial
+from spectune.domain.trial import Trial, num_launches
 from spectune.report.observed import observations
-from spectune.runner.estimate import estimate
+from spectune.runner.estimate import cost_of_trial
 from spectune.runner.precision import launch_for_precision, over_budget, repetitions_of
 from spectune.search.plan import SearchEstimate, estimate_search, make_strategy
 from spectune.search.protocol import Ask, Budget, History, LegalArm, Objective
@@ -44,9 +45,6 @@ def next_launch(study: Study, trials: Sequence[Trial]) -> NextLaunch | SearchEnd
     if study.noise_floor and (baseline, 1) not in ended:
         return NextLaunch(_planned(study.baseline, 1), "plain decoding twice: what equal launches differ by")
     since = _launches_since_baseline(counted, baseline)
-    if since >= study.baseline_every:
-        number = repetitions_of(counted, baseline)
-        return NextLaunch(_planned(study.baseline, number), f"plain decoding again, {since} arms later")
     strategy = make_strategy(
         study.search or "predict",
         _legal_arms(study, counted),
@@ -54,7 +52,12 @@ def next_launch(study: Study, trials: Sequence[Trial]) -> NextLaunch | SearchEnd
         objective=objective_of(study),
         margin=study.margin,
     )
-    answer = strategy.ask(_history(study, counted))
+    history = _history(study, counted)
+    answer = strategy.ask(history)
+    goes_on = isinstance(answer, Ask) and answer.arm.launch_id == history.running_key
+    if since >= study.baseline_every and not goes_on:
+        number = repetitions_of(counted, baseline)
+        return NextLaunch(_planned(study.baseline, number), f"plain decoding again, {since} launches later")
     if isinstance(answer, Ask):
         return NextLaunch(_planned(answer.arm, 0), answer.reason)
     return _confirm(study, counted, answer.best, f"{strategy.name}: {answer.reason}", since=since)
@@ -93,25 +96,42 @@ def _confirm(
 
 
 def _legal_arms(study: Study, trials: Sequence[Trial]) -> list[LegalArm]:
-    """Every arm with what a launch of it takes, as far as trials have shown it."""
-    typical = estimate(study, trials, remaining=1).seconds
-    return [LegalArm(arm, launch_s=typical) for arm in study.arms]
+    """Every arm with what a launch of it and its measurement take, as far as trials have shown it."""
+    cost = cost_of_trial(study, trials)
+    return [
+        LegalArm(
+            arm,
+            launch_s=cost.launch_s,
+            measure_s=cost.measure_s,
+            launch_key=None if arm is study.baseline else arm.launch_id,
+        )
+        for arm in study.arms
+    ]
 
 
 def _history(study: Study, trials: Sequence[Trial]) -> History:
     complete = {t.arm_id for t in trials if t.status != "failed"}
     failed = {t.arm_id: t.failure.cause for t in trials if t.failure is not None and t.arm_id not in complete}
     elapsed = sum(sum(t.phases_s.values()) for t in trials)
-    return History(observations=tuple(observations(study, trials)), failed=failed, elapsed_s=elapsed)
+    return History(
+        observations=tuple(observations(study, trials)),
+        failed=failed,
+        elapsed_s=elapsed,
+        running_key=_running(study, trials),
+    )
+
+
+def _running(study: Study, trials: Sequence[Trial]) -> str | None:
+    """What the server is that the last trial left for the next one of its repetition, the first."""
+    last = trials[-1]
+    if last.stop is not None or last.status == "failed" or last.repetition != 0:
+        return None
+    return None if last.arm_id == study.baseline.arm_id else last.arm.launch_id
 
 
 def _launches_since_baseline(trials: Sequence[Trial], baseline_id: str) -> int:
-    count = 0
-    for trial in reversed(trials):
-        if trial.arm_id == baseline_id:
-            break
-        count += 1
-    return count
+    since = itertools.takewhile(lambda trial: trial.arm_id != baseline_id, reversed(trials))
+    return num_launches(since)
 
 
 def _planned(arm: Arm, repetition: int) -> PlannedTrial:

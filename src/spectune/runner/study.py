@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,7 @@ from spectune.domain.measurement import LoadResult
 from spectune.domain.prediction import judge_hypothesis, propose
 from spectune.domain.statistics import SpeedSample, compare_with_baseline
 from spectune.domain.study import PlannedTrial, Study
-from spectune.domain.trial import Trial
+from spectune.domain.trial import Trial, num_launches
 from spectune.embedded.models import fetch_embedded_target, resolve_model
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, EnvironmentFailed
@@ -33,15 +34,20 @@ from spectune.runner.events import TrialStart, Watcher
 from spectune.runner.launch import (
     ModelPaths,
     Place,
+    end_kept,
+    kept_server,
     launch_key,
     place_on,
     stop_leftovers,
+    usable_server,
     without_other_servers,
 )
+from spectune.runner.order import block_of
 from spectune.runner.precision import launch_for_precision
-from spectune.runner.search import SearchEnd, next_launch, search_estimate
+from spectune.runner.search import NextLaunch, SearchEnd, next_launch, search_estimate
 from spectune.runner.stop_early import stop_rule
-from spectune.runner.trial import run_trial
+from spectune.runner.trial import Keeps, run_trial
+from spectune.server.lifecycle import to_the_end
 from spectune.store.study_dir import StudyDir
 
 SOAK_REPETITION = -1
@@ -90,7 +96,10 @@ async def run_study(
             return StudyOutcome("done", 0, tuple(trials))
         async with host:
             place = await place_on(host, owner=str(directory.path.resolve()), known=findings or {})
-            return await _run_plan(directory, study, trials, todo, models, watcher, place)
+            try:
+                return await _run_plan(directory, study, trials, todo, models, watcher, place)
+            finally:
+                await to_the_end(end_kept(place))
 
 
 async def _run_plan(
@@ -110,12 +119,17 @@ async def _run_plan(
         if not queue:
             break
         planned, position = queue.pop(0), new
-        if _over_budget(study, len(trials), time.monotonic() - began):
+        if place.kept.server_id is not None:
+            place = replace(place, alive=await kept_server(place, on_message=watcher.on_message))
+        arm = study.arm(planned.arm_id)
+        key, block = launch_key(arm, study, models), block_of(arm, planned.repetition, study)
+        running = usable_server(place, key=key, block=block)
+        counted = running is not None and running.about.get("launch") in {t.launch_number for t in trials}
+        if _over_budget(study, 0 if counted else num_launches(trials), time.monotonic() - began):
             await stop_leftovers(place, on_message=watcher.on_message)
             write_reports(directory)
             return StudyOutcome("budget", new, tuple(trials))
-        key = launch_key(study.arm(planned.arm_id), study, models)
-        place = await without_other_servers(place, key=key, on_message=watcher.on_message)
+        place = await without_other_servers(place, key=key, block=block, on_message=watcher.on_message)
         try:
             trial = await _next_trial(
                 directory,
@@ -127,6 +141,7 @@ async def _run_plan(
                 place,
                 position=position,
                 todo=max(len(todo), position + 1 + len(queue)),
+                keeps=partial(_next_shares, study, trials, queue, planned, began),
             )
         except OSError as error:
             raise EnvironmentFailed(
@@ -143,6 +158,7 @@ async def _run_plan(
         if trial.status == "failed" and planned.arm_id == study.baseline.arm_id and not _any_complete(trials):
             write_reports(directory)
             return StudyOutcome("baseline failed", new, tuple(trials))
+    await end_kept(place)
     winner = arm_to_soak(study, trials)
     if winner is not None:
         trials.append(await _soak_trial(directory, study, winner, models, watcher, place))
@@ -150,6 +166,27 @@ async def _run_plan(
         watcher.on_trial_end(trials[-1], trials)
     write_reports(directory)
     return StudyOutcome("done", new, tuple(trials))
+
+
+def _next_shares(
+    study: Study,
+    trials: Sequence[Trial],
+    queue: Sequence[PlannedTrial],
+    planned: PlannedTrial,
+    began: float,
+    trial: Trial,
+) -> bool:
+    """Whether the trial after this one is to be measured on its server."""
+    if not any(arm.request for arm in study.arms):
+        return False
+    following = queue[0] if queue else None
+    if not queue and study.search is not None and study.search_end is None:
+        answer = next_launch(study, [*trials, trial])
+        following = answer.planned if isinstance(answer, NextLaunch) else None
+    if following is None or _over_budget(study, 0, time.monotonic() - began):
+        return False
+    ours = block_of(study.arm(planned.arm_id), planned.repetition, study)
+    return ours == block_of(study.arm(following.arm_id), following.repetition, study)
 
 
 def _ask_search(
@@ -243,6 +280,7 @@ async def _next_trial(
     *,
     position: int,
     todo: int,
+    keeps: Keeps,
 ) -> Trial:
     arm = study.arm(planned.arm_id)
     observed = observations(study, trials)
@@ -289,6 +327,7 @@ async def _next_trial(
         watcher=watcher,
         place=place,
         is_worse=stop_rule(study, trials, arm.arm_id, launch_log_sd=launch_log_sd(observed)),
+        keeps=keeps,
     )
 
 

@@ -1,4 +1,4 @@
-"""One trial: launch, ready, warm-up, measure, stop, record."""
+"""One trial: launch, ready, warm-up, measure, stop, record; or on the server that the trial before left running."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -28,8 +28,9 @@ from spectune.errors import (
 )
 from spectune.report.vllm_result import vllm_bench_result
 from spectune.runner.events import Watcher
-from spectune.runner.launch import ModelPaths, Place, prepare_launch
+from spectune.runner.launch import Kept, ModelPaths, Place, end_kept, prepare_launch
 from spectune.runner.measure import Measured, Measurement
+from spectune.runner.order import block_of
 from spectune.runner.own_log import findings_of_own_log
 from spectune.runner.soak import Soak
 from spectune.runner.stop_early import IsWorse
@@ -45,6 +46,20 @@ _PORT_TAKEN = re.compile(
 )
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What is to be measured, and where its record goes."""
+
+    arm: Arm
+    repetition: int
+    number: int
+    study: Study
+    hypothesis: Hypothesis
+    directory: TrialDir
+    models: ModelPaths
+    watcher: Watcher
+
+
 @dataclass
 class _Attempt:
     """What one launch gave."""
@@ -52,6 +67,11 @@ class _Attempt:
     loads: list[LoadResult]
     launched: Launched
     clock: PhaseClock
+    launch: int = 0
+    """Number of the trial that started the server."""
+    reattached: bool = False
+    log_of_others: tuple[int, int] | None = None
+    """The part of the log that earlier trials of the launch left, from the end of the start on."""
     command: tuple[str, ...] = ()
     env: dict[str, str] | None = None
     facts: ServerFacts | None = None
@@ -61,7 +81,9 @@ class _Attempt:
     error: EnvironmentFailed | None = None
 
 
-_Work = Callable[[ServerHandle, Arm, Study, _Attempt, TrialDir, Watcher], Awaitable[None]]
+Keeps = Callable[[Trial], bool]
+"""Given the trial as it stands before its stop: whether the next one is to be measured on the same server."""
+_Work = Callable[[ServerHandle, _Task, _Attempt], Awaitable[None]]
 
 
 async def run_trial(
@@ -78,8 +100,12 @@ async def run_trial(
     place: Place,
     soak_s: float | None = None,
     is_worse: IsWorse | None = None,
+    keeps: Keeps | None = None,
 ) -> Trial:
     """Runs one trial to its record on disk; with ``soak_s`` a long run instead of a measurement.
+
+    A server in ``place.alive`` that gives the same is used instead of a launch.
+    If ``keeps`` says so, it is left running in ``place.kept``.
 
     Only cancellation, an unproven teardown and a host that stays away come out
     as exceptions. A launch that failed for reasons that are not the arm's (a
@@ -87,48 +113,62 @@ async def run_trial(
     """
     started_at = _now()
     work: _Work = partial(_measure, is_worse=is_worse) if soak_s is None else _soak
-    attempt = await _attempt(arm, study, hypothesis, directory, models, watcher, place, work)
+
+    def record(attempt: _Attempt) -> Trial:
+        loads, failure = attempt.loads, attempt.failure
+        if failure is None and soak_s is None and not (loads and all(load.completed for load in loads)):
+            failure = _no_answers(loads)
+        return Trial(
+            trial_id=directory.path.name,
+            number=number,
+            arm=arm,
+            arm_id=arm.arm_id,
+            repetition=repetition,
+            workload_hash=study.workload.workload_hash,
+            status="failed" if failure is not None else "pruned" if attempt.pruned else "complete",
+            hypothesis=judge(tuple(loads), number) if failure is None and soak_s is None else hypothesis,
+            command=attempt.command,
+            env=attempt.env or {},
+            started_at=started_at,
+            ended_at=_now(),
+            phases_s={name: round(seconds, 4) for name, seconds in attempt.clock.seconds.items()},
+            server=attempt.facts,
+            launch=attempt.launch,
+            stop=attempt.launched.stop,
+            reattached=attempt.reattached,
+            failure=failure,
+            relaunches=tuple(relaunches),
+            pruned=attempt.pruned if failure is None else None,
+            loads=tuple(loads),
+            soak=attempt.soak,
+            findings=(*place.known.get(arm.arm_id, ()), *attempt.launched.findings),
+            simulated=adapter_for(arm.engine).simulated,
+        )
+
+    def is_kept(attempt: _Attempt) -> bool:
+        """A server that did not answer every request is not trusted with another trial."""
+        if keeps is None or any(load.failed for load in attempt.loads):
+            return False
+        attempt.clock.close()
+        so_far = record(attempt)
+        return so_far.status != "failed" and keeps(so_far)
+
+    task = _Task(arm, repetition, number, study, hypothesis, directory, models, watcher)
     relaunches: list[str] = []
+    attempt = await _attempt(task, place, work, is_kept)
     for _ in range(_MAX_ATTEMPTS - 1):
         if attempt.error is None or not _is_not_the_arms_fault(attempt.error):
             break
         relaunches.append(str(attempt.error).splitlines()[0])
         watcher.on_message(f"{relaunches[-1]}: launching {arm.name} again")
         directory.replace_requests([])
-        attempt = await _attempt(arm, study, hypothesis, directory, models, watcher, place, work)
+        await end_kept(place)
+        attempt = await _attempt(task, replace(place, alive=()), work, is_kept)
     if isinstance(attempt.error, LeaseExpired | HostUnreachable | LaunchRefused):
         raise attempt.error  # says nothing about the arm: the trial stays open, to be run again
     loads = attempt.loads
-    failure = attempt.failure
-    if failure is None and soak_s is None and not (loads and all(load.completed for load in loads)):
-        failure = _no_answers(loads)
-    adapter = adapter_for(arm.engine)
-    trial = Trial(
-        trial_id=directory.path.name,
-        number=number,
-        arm=arm,
-        arm_id=arm.arm_id,
-        repetition=repetition,
-        workload_hash=study.workload.workload_hash,
-        status="failed" if failure is not None else "pruned" if attempt.pruned else "complete",
-        hypothesis=judge(tuple(loads), number) if failure is None and soak_s is None else hypothesis,
-        command=attempt.command,
-        env=attempt.env or {},
-        started_at=started_at,
-        ended_at=_now(),
-        phases_s={name: round(seconds, 4) for name, seconds in attempt.clock.seconds.items()},
-        server=attempt.facts,
-        stop=attempt.launched.stop,
-        reattached=attempt.launched.reattached,
-        failure=failure,
-        relaunches=tuple(relaunches),
-        pruned=attempt.pruned if failure is None else None,
-        loads=tuple(loads),
-        soak=attempt.soak,
-        findings=(*place.known.get(arm.arm_id, ()), *attempt.launched.findings),
-        simulated=adapter.simulated,
-    )
-    told = findings_of_own_log(trial, directory.log_path)
+    trial = record(attempt)
+    told = findings_of_own_log(trial, directory.log_path, without=attempt.log_of_others)
     trial = trial.model_copy(update={"findings": (*trial.findings, *told)})
     if loads:
         first, *others = (vllm_bench_result(trial, i, api=study.workload.api) for i in range(len(loads)))
@@ -145,34 +185,36 @@ def _is_not_the_arms_fault(error: EnvironmentFailed) -> bool:
     return isinstance(error, ServerDied) and bool(_PORT_TAKEN.search(error.cause or ""))
 
 
-async def _attempt(
-    arm: Arm,
-    study: Study,
-    hypothesis: Hypothesis,
-    directory: TrialDir,
-    models: ModelPaths,
-    watcher: Watcher,
-    place: Place,
-    work: _Work,
-) -> _Attempt:
-    plan, reattach_to = await prepare_launch(
-        arm, study, models=models, place=place, log_path=directory.log_path
+async def _attempt(task: _Task, place: Place, work: _Work, is_kept: Callable[[_Attempt], bool]) -> _Attempt:
+    arm, study, directory, watcher = task.arm, task.study, task.directory, task.watcher
+    block = block_of(arm, task.repetition, study)
+    plan, live = await prepare_launch(
+        arm, study, models=task.models, place=place, log_path=directory.log_path, block=block
     )
-    attempt = _Attempt([], Launched(), PhaseClock(on_change=watcher.on_phase))
+    plan.label.update(launch=task.number, block=block)
+    attempt = _Attempt([], Launched(), PhaseClock(on_change=watcher.on_phase), launch=task.number)
+    if live is not None:
+        attempt.launch = int(live.about.get("launch", task.number))
+        attempt.reattached = live.server_id != place.kept.server_id
+        if attempt.reattached:
+            place.kept.server_id, place.kept.start_bytes = live.server_id, None
     attempt.command, attempt.env = redact_argv(plan.command.argv), redact_env(plan.command.env)
     directory.write_plan(
-        plan_record(hypothesis=hypothesis, arm=arm, command=attempt.command, env=attempt.env)
+        plan_record(hypothesis=task.hypothesis, arm=arm, command=attempt.command, env=attempt.env)
     )
     try:
         async with serve(
             plan,
             clock=attempt.clock,
             launched=attempt.launched,
-            reattach_to=reattach_to,
+            reattach_to=None if live is None else live.server_id,
             on_progress=watcher.on_progress,
         ) as handle:
             attempt.facts = handle.facts
-            await work(handle, arm, study, attempt, directory, watcher)
+            if live is not None and place.kept.start_bytes is not None:
+                attempt.log_of_others = (place.kept.start_bytes, attempt.launched.ready_log_bytes)
+            await work(handle, task, attempt)
+            attempt.launched.kept = not handle.watch.lost.done() and is_kept(attempt)
     except TeardownUnproven as error:
         attempt.error = error
         attempt.failure = Failure(phase="stop", cause=str(error))
@@ -188,28 +230,31 @@ async def _attempt(
     except EnvironmentFailed as error:
         attempt.error = error
         attempt.failure = Failure(phase=_phase_before_stop(attempt.clock), cause=str(error))
+    finally:
+        _note_kept(place.kept, attempt.launched)
     return attempt
 
 
-async def _measure(
-    handle: ServerHandle,
-    arm: Arm,
-    study: Study,
-    attempt: _Attempt,
-    directory: TrialDir,
-    watcher: Watcher,
-    *,
-    is_worse: IsWorse | None,
-) -> None:
+def _note_kept(kept: Kept, launched: Launched) -> None:
+    if launched.kept:
+        if kept.server_id != launched.server_id:
+            kept.start_bytes = launched.ready_log_bytes
+        kept.server_id = launched.server_id
+    elif launched.stop is not None:
+        kept.server_id = None
+
+
+async def _measure(handle: ServerHandle, task: _Task, attempt: _Attempt, *, is_worse: IsWorse | None) -> None:
     """Measures until done, or until the server is lost: then what was measured is kept, and its error raised."""
+    study = task.study
     measurement = Measurement(
         Measured(handle.base_url, handle.model, handle.adapter),
-        workload=study.workload.with_fields(arm.request),
+        workload=study.workload.with_fields(task.arm.request),
         warmup_requests=study.warmup_requests,
         loads=attempt.loads,
         clock=attempt.clock,
-        on_request=watcher.on_request,
-        directory=directory,
+        on_request=task.watcher.on_request,
+        directory=task.directory,
         link=handle.server,
         is_worse=is_worse,
     )
@@ -225,17 +270,16 @@ async def _measure(
         dying.cancel()
 
 
-async def _soak(
-    handle: ServerHandle, arm: Arm, study: Study, attempt: _Attempt, directory: TrialDir, watcher: Watcher
-) -> None:
+async def _soak(handle: ServerHandle, task: _Task, attempt: _Attempt) -> None:
     """Keeps the server under load; how far it came is kept, whatever happens."""
+    study = task.study
     assert study.soak_s is not None
     soak = Soak(
         Measured(handle.base_url, handle.model, handle.adapter),
-        workload=study.workload.with_fields(arm.request),
+        workload=study.workload.with_fields(task.arm.request),
         asked_s=study.soak_s,
-        on_request=watcher.on_request,
-        on_record=lambda record: directory.append_request(0, record),
+        on_request=task.watcher.on_request,
+        on_record=lambda record: task.directory.append_request(0, record),
     )
     attempt.clock.enter("soak")
     try:

@@ -1,4 +1,4 @@
-"""Everything legal, shuffled in blocks: each block measures every arm once, in its own order."""
+"""Everything legal, shuffled in blocks: each measures every arm once, in its own order, those of a launch together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ class Grid:
         seed = int.from_bytes(hashlib.sha256(f"{ids}/{block}".encode()).digest()[:8], "big")
         shuffled = sorted(others, key=lambda a: id_of(a.arm))
         random.Random(seed).shuffle(shuffled)  # noqa: S311 - an order, not a secret
-        return [baseline, *shuffled]
+        launches: dict[str, list[LegalArm]] = {}
+        for legal in shuffled:
+            launches.setdefault(legal.launch_key or id_of(legal.arm), []).append(legal)
+        return [baseline, *(legal for launch in launches.values() for legal in launch)]
 
     def ask(self, history: History) -> Ask | Stop:
         best = best_measured(self.arms, history, self.objective)

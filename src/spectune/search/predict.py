@@ -64,13 +64,10 @@ class Predict:
             return Ask(baseline.arm, "plain decoding first: every speedup is against it")
         model = SpeedModel(history.observations, declared_launch_log_sd=self.launch_log_sd)
         best = self.best(history, model)
-        if spent:
-            return Stop(spent, best)
-        ended = history.ended
-        open_arms = [a for a in others if id_of(a.arm) not in ended]
+        ended, measured = history.ended, history.measured
+        open_arms = self.budget.within([a for a in others if id_of(a.arm) not in ended], history)
         if not open_arms:
-            return Stop("every legal arm was measured", best)
-        measured = history.measured
+            return Stop(spent or "every legal arm was measured", best)
         tried = [a.arm for a in others if id_of(a.arm) in measured]
         if not tried:
             return self._probe(open_arms, model)
@@ -178,8 +175,7 @@ class Predict:
         )
 
     def _seconds(self, legal: LegalArm, history: History) -> float:
-        shared = legal.launch_key is not None and legal.launch_key == history.running_key
-        return legal.measure_s if shared else legal.total_s
+        return legal.measure_s if history.runs(legal) else legal.total_s
 
     def _with_doubts(self, reason: str, model: SpeedModel) -> str:
         large = [r for r in model.acceptance.residuals() if r.large]

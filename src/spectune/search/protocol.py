@@ -14,7 +14,7 @@ from typing import Protocol
 from spectune.domain.arm import Arm
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import id_of
+from spectune.domain.prediction_shape import id_of, launch_of
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,11 @@ class History:
 
     @property
     def launches(self) -> int:
-        return len({(o.launch, id_of(o.arm)) for o in self.observations}) + len(self.failed)
+        return len({(o.launch, launch_of(o.arm)) for o in self.observations}) + len(self.failed)
+
+    def runs(self, legal: LegalArm) -> bool:
+        """Whether the arm can be measured without a launch."""
+        return legal.launch_key is not None and legal.launch_key == self.running_key
 
     @property
     def measured(self) -> frozenset[str]:
@@ -109,6 +113,14 @@ class Budget:
         if self.minutes is not None and history.elapsed_s >= 60 * self.minutes:
             return f"the budget of {self.minutes:g} minutes is spent"
         return None
+
+    def within(self, arms: Sequence[LegalArm], history: History) -> list[LegalArm]:
+        """Those that it still pays for: where only launches are spent, the arms of the one that is running."""
+        if self.minutes is not None and history.elapsed_s >= 60 * self.minutes:
+            return []
+        if self.launches is None or history.launches < self.launches:
+            return list(arms)
+        return [legal for legal in arms if history.runs(legal)]
 
     def left(self, history: History) -> int | None:
         return None if self.launches is None else max(0, self.launches - history.launches)

@@ -2,7 +2,8 @@
 
 ``serve`` is the one way a server is started for a while: whatever happens
 inside its block, the server is gone when it is left, or ``TeardownUnproven``
-says what is not. A wait ends in one of: ready, ``ServerDied``, ``ServerStuck``,
+says what is not; unless its user said inside that it is to be kept for the
+next one, who takes hold of it within its lease. A wait ends in one of: ready, ``ServerDied``, ``ServerStuck``,
 ``ServerNotReady`` (timed out), ``LaunchRefused``.
 """
 
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 from spectune.domain.findings import Finding
 from spectune.domain.trial import ServerFacts, StopProof
 from spectune.engines.adapter import Command, EngineAdapter
-from spectune.errors import HostUnreachable, PortTaken, ServerNotReady
+from spectune.errors import EnvironmentFailed, HostUnreachable, PortTaken, ServerNotReady
 from spectune.hosts.facts import Gpu, ServerStatus
 from spectune.hosts.host import Host, ServerSpec
 from spectune.hosts.supervised import SupervisedServer
@@ -98,6 +99,11 @@ class Launched:
     findings: list[Finding] = field(default_factory=list)
     stop: StopProof | None = None
     reattached: bool = False
+    server_id: str | None = None
+    ready_log_bytes: int = 0
+    """Length of the log when the server was ready for this user."""
+    kept: bool = False
+    """Set inside the block of ``serve`` to leave the server running; whoever sets it sees to its end."""
 
 
 @asynccontextmanager
@@ -109,7 +115,10 @@ async def serve(
     reattach_to: str | None = None,
     on_progress: Callable[[float], None] = lambda _share: None,
 ) -> AsyncIterator[ServerHandle]:
-    """Starts the server, or takes hold of the running one called ``reattach_to``; stops it on the way out."""
+    """Starts the server, or takes hold of the running one called ``reattach_to``; stops it on the way out.
+
+    With ``launched.kept`` set inside the block it is let go of instead.
+    """
     clock.enter("launch")
     before: tuple[Gpu, ...] | None = None
     if reattach_to is None:
@@ -131,20 +140,39 @@ async def serve(
     )
     server = await to_the_end(starting, then=lambda late: stop_proven(late, plan, before))
     launched.reattached = reattach_to is not None
+    launched.server_id = server.server_id
     before = before if reattach_to is None else gpus_before(server)
     try:
         handle = await wait_ready(server, plan=plan, clock=clock, on_progress=on_progress)
         handle.watch.begin_service()
         try:
+            await server.sync_log()
+            launched.ready_log_bytes = _length_of(plan.log_path)
             yield handle
         finally:
             await handle.watch.aclose()
     finally:
-        clock.enter("stop")
         try:
-            launched.stop = await to_the_end(stop_proven(server, plan, before))
+            if launched.kept:
+                clock.close()
+                await to_the_end(_let_go(server))
+            else:
+                clock.enter("stop")
+                launched.stop = await to_the_end(stop_proven(server, plan, before))
         finally:
             clock.close()
+
+
+async def _let_go(server: SupervisedServer) -> None:
+    """Leaves it running, with a whole lease before it."""
+    await server.sync_log()
+    with contextlib.suppress(EnvironmentFailed):
+        await server.until_connected()
+    await server.aclose()
+
+
+def _length_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 async def stop_proven(

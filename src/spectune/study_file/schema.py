@@ -289,7 +289,10 @@ class StudySpec(_Spec):
         default=1, ge=1, le=100, description="Launches per arm: restarts alone move speeds by 10-20 %."
     )
     baseline_every: int = Field(
-        default=2, ge=1, description="The baseline is launched again after so many arms, to cancel drift."
+        default=2,
+        ge=1,
+        description="The baseline is launched again after so many arms, to cancel drift. "
+        "Arms that differ in `request` alone share a launch and count as one.",
     )
     order: LaunchOrder = Field(
         default="interleaved",
