@@ -29,7 +29,7 @@ def register() -> None:
         max_spec_len: int,
         uniform_probs: torch.Tensor | None = None,
         synthetic_conditional_rates: torch.Tensor | None = None,
-        SYNTHETIC_MODE: bool = False,  # noqa: N803
+        SYNTHETIC_MODE: bool = False,
     ) -> Any:
         if not SYNTHETIC_MODE:
             return own(
