@@ -233,16 +233,27 @@ def tree_surface(
 
 
 def drawn_chain(number: int) -> Surface:
-    """A surface that nothing was chosen on: acceptance and cost drawn, cliffs and bends anywhere."""
+    """A surface whose acceptance and cost are drawn: straight, bent, with a knee, cliffs anywhere or stairs."""
     rng = random.Random(f"drawn chain/{number}")
-    overhead = rng.uniform(0, 0.6) if rng.random() < 0.7 else 0.0
-    slope, power = _log_uniform(rng, 0.02, 0.4), 1.0 if rng.random() < 0.6 else rng.uniform(0.5, 1.4)
-    cliffs = _drawn_cliffs(rng, range(2, 9))
-    bend = (rng.randint(2, 6), 0.12 if rng.random() < 0.1 else 0.0)
+    overhead = rng.uniform(0, 0.6) if rng.random() < 0.5 else 0.0
+    slope, power = _log_uniform(rng, 0.02, 0.4), 1.0
+    knee, cliffs = (0, 0.0), list[tuple[int, float]]()
+    match rng.choice(("straight", "bent", "knee", "cliff", "two cliffs", "stairs")):
+        case "bent":
+            power = rng.uniform(0.4, 1.5)
+        case "knee":
+            knee = rng.randint(2, 6), _log_uniform(rng, 0.05, 0.3)
+        case "cliff":
+            cliffs = [(rng.randint(2, 8), _log_uniform(rng, 0.1, 0.6))]
+        case "two cliffs":
+            cliffs = [(at, _log_uniform(rng, 0.1, 0.4)) for at in rng.sample(range(2, 9), 2)]
+        case "stairs":
+            width, height = rng.randint(2, 4), _log_uniform(rng, 0.05, 0.4)
+            cliffs = [(at, height) for at in range(rng.randint(1, width), 9, width)]
 
     def cost(k: int) -> float:
         jumps = math.fsum(size for at, size in cliffs if k >= at)
-        return 1 + overhead * (k > 0) + slope * k**power + jumps + bend[1] * max(0, k - bend[0])
+        return 1 + overhead * (k > 0) + slope * k**power + knee[1] * max(0, k - knee[0]) + jumps
 
     return chain_surface(_drawn_curve(rng, number), f"drawn {number}", cost)
 
