@@ -23,22 +23,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from search_surfaces import (
-    CHAIN_COSTS,
-    LAUNCH_S,
-    MEASURE_S,
-    TREE_COSTS,
-    Surface,
-    chain_surface,
-    drawn_chain,
-    drawn_tree,
-    read_curves,
-    tree_surface,
-)
+from search_surfaces import LAUNCH_S, MEASURE_S, Surface, surfaces_of
 
 from spectune.domain.arm import Arm
 from spectune.domain.prediction_observation import Observation
@@ -104,7 +95,7 @@ def full_grid(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
 
 def full_grid_model(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
     """Every arm measured; recommended by what the model and the measurements say together."""
-    strategy, seen = Grid(legal_arms(surface)), []
+    strategy, seen = Grid(legal_arms(surface)), list[Observation]()
     while isinstance(answer := strategy.ask(History(tuple(seen))), Ask):
         seen.append(surface.measure(answer.arm, launch=len(seen), seed=seed, noise=noise.sd, per=noise.per))
     launch_sd = noise.sd if noise.per == "launch" else 0.001
@@ -212,17 +203,32 @@ def summary(results: Sequence[tuple[str, Result]]) -> dict[str, Any]:
     }
 
 
+def _run_surface(
+    surface: Surface, name: str, *, seeds: int, budget: int, per: str
+) -> tuple[list[Result], float]:
+    """Results of one strategy by seed, and the processor's seconds."""
+    began, results = time.process_time(), []
+    for seed in range(seeds):
+        sd = random.Random(f"noise/{surface.name}/{seed}").uniform(0.02, 0.10)
+        results.append(SEARCHES[name](surface, seed, budget, Noise(sd, per)))
+    return results, time.process_time() - began
+
+
 def run_space(
-    space: str, surfaces: Sequence[Surface], *, seeds: int, per: str, names: Sequence[str]
+    space: str, surfaces: Sequence[Surface], *, seeds: int, per: str, names: Sequence[str], jobs: int = 1
 ) -> dict[str, Any]:
     table: dict[str, Any] = {}
-    for name in names:
-        began, results = time.process_time(), []
-        for surface in surfaces:
-            for seed in range(seeds):
-                sd = random.Random(f"noise/{surface.name}/{seed}").uniform(0.02, 0.10)
-                results.append((surface.name, SEARCHES[name](surface, seed, BUDGET[space], Noise(sd, per))))
-        table[name] = {**summary(results), "cpu_s_per_run": (time.process_time() - began) / len(results)}
+    with ProcessPoolExecutor(jobs) as pool:
+        for name in names:
+            run = partial(_run_surface, name=name, seeds=seeds, budget=BUDGET[space], per=per)
+            found = list(map(run, surfaces) if jobs == 1 else pool.map(run, surfaces))
+            results = [
+                (surface.name, result)
+                for surface, (of_surface, _) in zip(surfaces, found, strict=True)
+                for result in of_surface
+            ]
+            seconds = math.fsum(seconds for _, seconds in found)
+            table[name] = {**summary(results), "cpu_s_per_run": seconds / len(results)}
     return {
         "surfaces": len(surfaces),
         "legal_arms": len(surfaces[0].arms),
@@ -256,6 +262,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--space", choices=("chain", "tree", "both"), default="both")
     parser.add_argument("--per", choices=("prompt", "launch"), default="prompt")
     parser.add_argument("--strategies", default=None, help="comma list; default: all that can run")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
     names = args.strategies.split(",") if args.strategies else list(SEARCHES)
@@ -267,15 +274,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("optuna is not installed: no TPE row", file=sys.stderr)
     if (args.curves is None) == (args.drawn is None):
         parser.error("one of --curves and --drawn")
-    makers = {"chain": (chain_surface, CHAIN_COSTS), "tree": (tree_surface, TREE_COSTS)}
     document: dict[str, Any] = {"schema_version": 1, "spaces": {}}
     for space in ("chain", "tree") if args.space == "both" else (args.space,):
-        make, costs = makers[space]
-        if args.drawn:
-            surfaces = [{"chain": drawn_chain, "tree": drawn_tree}[space](n) for n in range(args.drawn)]
-        else:
-            surfaces = [make(curve, cost) for curve in read_curves(args.curves) for cost in costs]
-        found = run_space(space, surfaces, seeds=args.seeds, per=args.per, names=names)
+        surfaces = surfaces_of(space, curves=args.curves, drawn=args.drawn)
+        found = run_space(space, surfaces, seeds=args.seeds, per=args.per, names=names, jobs=args.jobs)
         document["spaces"][space] = found
         if not args.json:
             _print(space, found)

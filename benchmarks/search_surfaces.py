@@ -200,7 +200,7 @@ Widen = Callable[[float, float], float]
 
 def _power(alone: float, width: float, worth: float = 0.5) -> float:
     """Candidates as independent tries, of which the later ones are worth less."""
-    return 1 - (1 - alone) ** (width**worth)
+    return float(1 - (1 - alone) ** (width**worth))
 
 
 def tree_shares(curve: Curve, steps: int, topk: int, tokens: int, widen: Widen = _power) -> list[float]:
@@ -253,7 +253,7 @@ def drawn_chain(number: int) -> Surface:
 
     def cost(k: int) -> float:
         jumps = math.fsum(size for at, size in cliffs if k >= at)
-        return 1 + overhead * (k > 0) + slope * k**power + knee[1] * max(0, k - knee[0]) + jumps
+        return 1 + overhead * (k > 0) + slope * float(k**power) + knee[1] * max(0, k - knee[0]) + jumps
 
     return chain_surface(_drawn_curve(rng, number), f"drawn {number}", cost)
 
@@ -279,6 +279,16 @@ def drawn_tree(number: int) -> Surface:
 
     cost = _tree(verify, draft, overhead, eager, eager_draft, cliff)
     return tree_surface(_drawn_curve(rng, number), f"drawn {number}", cost, widen=widen)
+
+
+def surfaces_of(space: str, *, curves: Path | None, drawn: int | None) -> list[Surface]:
+    """Every published curve with every cost curve of a space, or so many drawn ones."""
+    if drawn is not None:
+        return [drawn_chain(n) if space == "chain" else drawn_tree(n) for n in range(drawn)]
+    known = read_curves(curves) if curves is not None else []
+    if space == "chain":
+        return [chain_surface(curve, cost) for curve in known for cost in CHAIN_COSTS]
+    return [tree_surface(curve, cost) for curve in known for cost in TREE_COSTS]
 
 
 def _drawn_curve(rng: random.Random, number: int) -> Curve:
