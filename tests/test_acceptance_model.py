@@ -13,9 +13,12 @@ from spectune.domain.acceptance_model import (
     profile_from_counts,
     profile_from_lengths,
 )
+from spectune.domain.acceptance_model_depth import fit_depths
 from spectune.domain.acceptance_model_family import AcceptanceModel
 from spectune.domain.arm import Arm, Knobs
+from spectune.domain.cost_model import SpeedModel
 from spectune.domain.prediction_observation import Observation
+from spectune.domain.prediction_shape import Shape
 
 # Acceptance lengths for k = 1..8, InferenceX golden_al_distribution (Apache-2.0): two chains, a block drafter.
 GLM_MTP = (1.84, 2.50, 2.99, 3.33, 3.61, 3.78, 3.91, 4.06)
@@ -215,3 +218,55 @@ def test_an_unmeasured_tree_keeps_a_wider_interval_than_a_measured_one() -> None
 def test_imposed_acceptance_says_nothing_of_the_drafter() -> None:
     imposed = Observation(arm(3), 80.0, None, None, length=3.5, synthetic=True)
     assert AcceptanceModel([imposed]).of(arm(3)).case == "unknown"
+
+
+class TestDepths:
+    """Trees whose chance to keep a token at depth i is 1 - (1 - a_i)^(width^0.5): not what is fitted."""
+
+    shapes = (Shape(3, 4, 8), Shape(6, 8, 8), Shape(5, 1, 5))
+    unseen = (Shape(5, 4, 16), Shape(6, 8, 32), Shape(4, 2, 8), Shape(2, 4, 8), Shape(6, 4, 16))
+
+    def chances(self, shape: Shape, first: float, decay: float) -> list[float]:
+        width = 1 + (shape.topk - 1) * min(1.0, shape.tokens / (shape.steps * shape.topk))
+        return [1 - (1 - first * decay**i) ** (width**0.5) for i in range(shape.steps)]
+
+    def test_three_trees_tell_the_length_of_others(self) -> None:
+        rng, errors = random.Random(8), []
+        for _ in range(20):
+            first, decay = rng.uniform(0.65, 0.9), rng.uniform(0.88, 0.99)
+            runs = [(s, draw(rng, self.chances(s, first, decay), 1500)) for s in self.shapes]
+            model = fit_depths(runs)
+            assert model is not None
+            for shape in self.unseen:
+                truth = chain_length(self.chances(shape, first, decay))
+                errors.append(abs(math.log(model.length(shape).value / truth)))
+        assert sum(errors) / len(errors) < 0.03
+        assert max(errors) < 0.12
+
+    def test_what_is_not_known_is_wide(self) -> None:
+        rng = random.Random(9)
+        chain = draw(rng, self.chances(Shape(5, 1, 5), 0.8, 0.95), 1500)
+        model = fit_depths([(Shape(5, 1, 5), chain)])
+        assert model is not None
+        assert model.length(Shape(6, 8, 32)).log_sd > 5 * model.length(Shape(4, 1, 4)).log_sd
+
+    def test_without_counts_by_position_there_is_no_model(self) -> None:
+        bare = AcceptanceCounts(num_drafts=10, num_draft_tokens=30, num_accepted_tokens=12)
+        assert fit_depths([(Shape(3, 1, 3), bare)]) is None
+        assert fit_depths([]) is None
+
+
+def test_a_measured_speed_counts_more_than_a_length_counted_on_few_steps() -> None:
+    """Three chains on one straight cost; the middle one's counts are off by chance, its speed is not."""
+    base = Arm(name="base", engine="vllm", target="m", knobs=Knobs(method="none"))
+    lengths = {2: 2.2, 4: 2.9, 6: 3.3}
+    seen = [Observation(base, 100.0, None, None, log_sd=0.003)]
+    for k, length in lengths.items():
+        tree = arm(k, topk=2)
+        speed = 100 * length / (1 + 0.1 * k)
+        off = 1.06 if k == 4 else 1.0
+        seen.append(
+            Observation(tree, speed, None, None, log_sd=0.003, length=length * off, length_log_sd=0.04)
+        )
+    model = SpeedModel(seen, declared_launch_log_sd=0.001)
+    assert model.predict(arm(4, topk=2)).tok_per_s.value == pytest.approx(100 * 2.9 / 1.4, rel=0.005)
