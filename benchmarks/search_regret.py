@@ -8,7 +8,7 @@ plain decoding among them. Every seed draws its noise between 2 and 10 %.
 ``--per prompt``: that is one prompt's, of 32 paired in a launch; ``--per
 launch``: of the launch's whole result. ``--drawn``: surfaces whose acceptance and cost are
 drawn, on which constants were chosen; the published curves' surfaces are the
-test. ``full grid + model`` recommends by the model after the full sweep: what
+test. ``predict to its end`` has no limit of launches. ``full grid + model`` recommends by the model after the full sweep: what
 noise alone leaves. TPE needs optuna, which only this
 benchmark uses; without it the row is left out.
 """
@@ -83,6 +83,11 @@ def predict(surface: Surface, seed: int, budget: int | None, noise: Noise) -> Re
     launch_sd = noise.sd if noise.per == "launch" else 0.001
     strategy = Predict(legal_arms(surface), budget=Budget(launches=budget), launch_log_sd=launch_sd)
     return run_strategy(strategy, surface, seed, noise)
+
+
+def predict_to_its_end(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
+    """Without a limit of launches: until no arm is likely to be better by 2 %."""
+    return predict(surface, seed, None, noise)
 
 
 def one_factor(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
@@ -169,6 +174,7 @@ def _shape(arm: Arm) -> tuple[Any, ...]:
 
 SEARCHES: dict[str, Search] = {
     "predict": predict,
+    "predict to its end": predict_to_its_end,
     "one-factor": one_factor,
     "grid": grid,
     "random": random_search,
