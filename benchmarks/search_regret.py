@@ -6,11 +6,12 @@
 Regret is 1 - true speed of the arm recommended / true speed of the best arm,
 plain decoding among them. Every seed draws its noise between 2 and 10 %.
 ``--per prompt``: that is one prompt's, of 32 paired in a launch; ``--per
-launch``: of the launch's whole result. ``--drawn``: surfaces whose acceptance and cost are
-drawn, on which constants were chosen; the published curves' surfaces are the
-test. ``predict to its end`` has no limit of launches. ``full grid + model`` recommends by the model after the full sweep: what
-noise alone leaves. TPE needs optuna, which only this
-benchmark uses; without it the row is left out.
+launch``: of the launch's whole result. ``--drawn``: surfaces whose acceptance
+and cost are drawn, on which constants were chosen; those of the published
+curves are the test. ``predict to its end`` has no limit of launches. ``full
+grid + model`` recommends by the model after the full sweep: what noise alone
+leaves. TPE needs optuna, which only this benchmark uses; without it the row is
+left out.
 """
 
 from __future__ import annotations
