@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spectune.domain.interval import Interval
-from spectune.report.words import number, one_line, percent, seconds, times, visible
+from spectune.report.words import bounds_of_ratio, number, one_line, percent, seconds, times, visible
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,8 @@ def test_escape_sequences_vanish_and_controls_become_visible():
 def test_newlines_and_tabs_stay_in_text_and_vanish_from_a_line():
     assert visible("a\r\nb\tc") == "a\nb\tc"
     assert one_line("a\r\nb\tc") == "a b c"
+
+
+def test_an_interval_that_says_nothing_is_shown_so() -> None:
+    hopeless = Interval(value=1.2, low=0.0000012, high=62809.0, n=16, unit="x baseline")
+    assert bounds_of_ratio(hopeless) == "[<0.01, >100]"

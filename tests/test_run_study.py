@@ -26,6 +26,7 @@ arms:
   - {name: dead, method: eagle3, drafter: fake-draft, num_draft_tokens: 2, flags: {accept: "0.0"}}
 workload: {prompts: builtin, num_prompts: 6, max_tokens: 40, ignore_eos: true, warmup_requests: 1}
 repetitions: 1
+noise_floor: false
 """
 
 

@@ -26,6 +26,7 @@ arms:
   - {{name: good, method: eagle3, drafter: fake-draft, num_draft_tokens: 3, flags: {{accept: "0.8"}}}}
 workload: {{prompts: builtin, num_prompts: {prompts}, max_tokens: 40, ignore_eos: true, warmup_requests: 1}}
 lease_s: {lease}
+noise_floor: false
 {more}
 """
 

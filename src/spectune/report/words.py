@@ -87,7 +87,9 @@ def ratio(value: float | None) -> str:
 def bounds_of_ratio(interval: Interval) -> str:
     if interval.low is None or interval.high is None:
         return ""
-    return f"[{interval.low:.2f}, {interval.high:.2f}]"
+    low = "<0.01" if interval.low < 0.005 else f"{interval.low:.2f}"
+    high = ">100" if interval.high > 100 else f"{interval.high:.2f}"  # too few launches to say anything
+    return f"[{low}, {high}]"
 
 
 def percent(fraction: float | None) -> str:
