@@ -15,7 +15,7 @@ LEVELS = [
     {"checkpoints", "embedded", "hosts", "transport"},
     {"bench", "preflight", "server", "store", "study_file"},
     {"diagnose", "drafter", "report"},
-    {"runner"},
+    {"exchange", "runner"},
     {"cli", "demo"},
     {"__main__"},
 ]

@@ -10,8 +10,14 @@ from collections.abc import Sequence
 
 from spectune import __version__
 from spectune.cli.check_args import add_allow, add_check
+from spectune.cli.compare_args import add_compare
 from spectune.cli.diagnose_args import add_diagnose
 from spectune.cli.drafter_args import add_drafter
+from spectune.cli.export_args import add_export
+from spectune.cli.gate_args import add_gate
+from spectune.cli.import_results_args import add_import
+from spectune.cli.ls_args import add_ls
+from spectune.cli.query_args import add_query
 from spectune.errors import SpectuneError
 
 
@@ -34,6 +40,12 @@ def build_parser() -> argparse.ArgumentParser:
     _add_explain(commands)
     _add_servers(commands)
     add_drafter(commands)
+    add_ls(commands)
+    add_compare(commands)
+    add_gate(commands)
+    add_export(commands)
+    add_import(commands)
+    add_query(commands)
     return parser
 
 
@@ -286,7 +298,35 @@ def _dispatch(args: argparse.Namespace) -> int:
         from spectune.cli.diagnose import diagnose_command
 
         return diagnose_command(args)
+    if args.command in ("ls", "compare", "gate", "export", "import", "query"):
+        return _exchange(args)
     from spectune.cli import servers
 
     commands = {"up": servers.up, "wait": servers.wait, "ps": servers.ps, "down": servers.down}
     return commands[args.command](args)
+
+
+def _exchange(args: argparse.Namespace) -> int:
+    if args.command == "ls":
+        from spectune.cli.ls import ls_command
+
+        return ls_command(args)
+    if args.command == "compare":
+        from spectune.cli.compare import compare_command
+
+        return compare_command(args)
+    if args.command == "gate":
+        from spectune.cli.gate import gate_command
+
+        return gate_command(args)
+    if args.command == "export":
+        from spectune.cli.export import export_command
+
+        return export_command(args)
+    if args.command == "import":
+        from spectune.cli.import_results import import_command
+
+        return import_command(args)
+    from spectune.cli.query import query_command
+
+    return query_command(args)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.record import Record
@@ -68,6 +70,29 @@ class RequestRecord(Record):
         return 1 / rate if rate else None
 
 
+class LoadTotals(Record):
+    """What another tool says of a whole load point, where it kept no single requests."""
+
+    num_completed: int | None = None
+    num_failed: int | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    output_tok_per_s: float | None = Field(default=None, gt=0)
+    """All output tokens / duration."""
+    stream_tok_per_s: float | None = Field(default=None, gt=0)
+    """What one stream saw: the figure that stands for a request's end-to-end tok/s."""
+    stream_tok_per_s_by_group: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """The same by benchmark, where the tool ran several: these are paired as prompts are."""
+    median_ttft_s: float | None = None
+    p99_ttft_s: float | None = None
+    median_tpot_s: float | None = None
+    p99_tpot_s: float | None = None
+    median_itl_s: float | None = None
+    p99_itl_s: float | None = None
+    acceptance_length: float | None = Field(default=None, ge=1)
+    """Where there are no counts."""
+
+
 class ServerCounters(Record):
     """An engine's process-wide counters at one instant; a field it does not publish is ``None``."""
 
@@ -101,6 +126,8 @@ class LoadResult(Record):
     max_loop_lag_s: float | None = None
     """The longest the client's event loop was late: large values mean the client was the limit."""
     peak_in_flight: int | None = None
+    totals: LoadTotals | None = None
+    """Of an imported result: what is known only of the whole; all of it where there are no single requests."""
     cut_short: bool = False
     """The server was lost meanwhile: these are the requests that ended before."""
 

@@ -89,7 +89,7 @@ def launch_noise(
         return None
     pooled, *others = sorted(found)
     for larger in others:
-        if larger[0] > pooled[0] * _f_quantile(_CONTRADICTION, larger[1], pooled[1]):
+        if larger[0] > pooled[0] * f_quantile(_CONTRADICTION, larger[1], pooled[1]):
             pooled = larger
         else:
             degrees = pooled[1] + larger[1]
@@ -144,7 +144,7 @@ def degrees_of_steps(count: int) -> float:
     return count**2 / (1.5 * count - 0.5)
 
 
-def _f_quantile(probability: float, numerator: float, denominator: float) -> float:
+def f_quantile(probability: float, numerator: float, denominator: float) -> float:
     from scipy.special import fdtri  # as in t_quantile
 
     return float(fdtri(numerator, denominator, probability))

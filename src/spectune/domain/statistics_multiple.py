@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from spectune.domain.statistics import Comparison, judge, t_quantile
 
@@ -42,3 +42,14 @@ def _widened(comparison: Comparison, count: int, *, margin: float) -> Comparison
 def log_standard_error(comparison: Comparison) -> float:
     """Of the log speedup: prompts and launches together."""
     return math.sqrt((comparison.prompt_log_var or 0.0) + (comparison.launch_log_var or 0.0))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Each p value adjusted for all of them together, valid whatever their dependence (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted = [1.0] * len(p_values)
+    largest = 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted

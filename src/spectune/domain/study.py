@@ -53,6 +53,24 @@ class EngineSettings(Record):
     allow_busy_gpus: bool = False
 
 
+class ImportedFile(Record):
+    """One file that figures were read from."""
+
+    name: str
+    sha256: str
+
+
+class Import(Record):
+    """Where the figures of an imported study come from. spectune made no launch of it."""
+
+    tool: str
+    files: tuple[ImportedFile, ...]
+    missing: tuple[str, ...] = ()
+    """What the files do not say, in whole phrases."""
+    unknown: tuple[Literal["machine", "prompts", "sampling", "loads"], ...] = ()
+    """Parts of this study that hold a placeholder, because no file says them."""
+
+
 class Study(Record):
     """All that is needed to run or resume; ``arms[0]`` is the baseline."""
 
@@ -92,6 +110,8 @@ class Study(Record):
     budget: Budget = Budget()
     level: float = 0.95
     margin: float = 0.02
+    imported: Import | None = None
+    """Set where another tool measured."""
 
     @property
     def baseline(self) -> Arm:

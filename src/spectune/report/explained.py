@@ -69,6 +69,7 @@ def _row(arm: ArmSummary, load: LoadSummary, plain_tok_per_s: float) -> Measured
     counts, frac = load.acceptance_counts, load.verify_step_frac
     if counts is not None and counts.num_drafts and frac and skips_steps(frac):
         counts = counts.model_copy(update={"num_drafts": round(counts.num_drafts / frac)})
+    stated = load.acceptance_counts is None and not arm.is_baseline and load.acceptance_length is not None
     speedup = load.speedup.value if load.speedup else None
     observation = Observation(
         arm=arm.arm,
@@ -77,6 +78,7 @@ def _row(arm: ArmSummary, load: LoadSummary, plain_tok_per_s: float) -> Measured
         acceptance=None if arm.is_baseline else counts,
         concurrency=load.load.concurrency or 1,
         log_sd=log_sd_of(load.speedup or load.e2e_tok_per_s),
+        length=load.acceptance_length.value if stated and load.acceptance_length else None,
         length_log_sd=log_sd_of(load.acceptance_length),
     )
     shape = shape_of(arm.arm)

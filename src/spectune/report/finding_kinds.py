@@ -16,6 +16,16 @@ NO_BASELINE = FindingKind(
     remedy="repair the baseline if it failed, then run the study again: it resumes",
     holds_for=_EVERY,
 )
+IMPORTED = FindingKind(
+    code="imported-figures",
+    severity="note",
+    title="Another tool measured",
+    explanation="The study was made by `spectune import`. What the other tool checked, warmed up or repeated "
+    "is its own affair, and what its files do not say stays unknown here.",
+    effect="no launch, stop or setting was verified; without single requests there is no interval",
+    remedy="run the arms in a study of spectune's own before a decision rests on them",
+    holds_for=_EVERY,
+)
 DEAD_DRAFTER = FindingKind(
     code="dead-drafter",
     severity="warning",
@@ -207,6 +217,7 @@ WORKLOAD_CHANGED = FindingKind(
 
 KINDS: tuple[FindingKind, ...] = (
     NO_BASELINE,
+    IMPORTED,
     DEAD_DRAFTER,
     SPECULATION_OFF,
     OUTPUT_CHANGED,

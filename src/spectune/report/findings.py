@@ -47,6 +47,7 @@ _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 def all_findings(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummary]) -> tuple[Finding, ...]:
     """Those the trials recorded and those that follow from the summary; worst first."""
     found: list[Finding] = list(recorded(trials))
+    found += imported_figures(study)
     found += no_baseline(arms)
     found += failed_arms(trials)
     found += failed_requests(trials)
@@ -82,6 +83,18 @@ def recorded(trials: Sequence[Trial]) -> Iterable[Finding]:
     for trial in trials:
         yield from (f for f in trial.findings if (f.code, f.subject) not in seen)
         seen |= {(f.code, f.subject) for f in trial.findings}
+
+
+def imported_figures(study: Study) -> Iterable[Finding]:
+    if study.imported is not None:
+        files = listing(f.name for f in study.imported.files)
+        missing = "; ".join(study.imported.missing) or "nothing that spectune asks for"
+        yield kinds.IMPORTED.found(
+            study.name,
+            f"the figures were read from {count(len(study.imported.files), 'file')} of {study.imported.tool}; "
+            "spectune launched and measured nothing",
+            evidence=(("files", files), ("missing", missing)),
+        )
 
 
 def no_baseline(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
@@ -123,6 +136,8 @@ def speculation_off(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
         counts = load.acceptance_counts
         if counts is not None and (counts.num_drafts is None or counts.num_drafts > 0):
             continue
+        if counts is None and load.acceptance_length is not None:
+            continue  # an imported result that gives the length alone
         seen = "its acceptance is unknown" if counts is None else "it made no verify step"
         yield kinds.SPECULATION_OFF.found(
             arm.name,

@@ -80,6 +80,11 @@ def _only_baseline(baseline: ArmSummary, arms: Sequence[ArmSummary]) -> str:
 def _basis(load: LoadSummary, study: Study) -> str:
     assert load.speedup is not None
     prompts, launches = count(load.speedup.n, "prompt"), count(load.num_trials, "launch")
+    if study.imported is not None:
+        prompts, launches = (
+            "one figure over all prompts" if load.speedup.n == 1 else count(load.speedup.n, "paired figure"),
+            f"{count(load.num_trials, 'run')} of {study.imported.tool}",
+        )
     if load.speedup.low is None:
         return f"({prompts}, {launches}: no interval)"
     where = f"{load.label}, " if len(study.workload.loads) > 1 else ""

@@ -275,6 +275,14 @@ def _provenance(summary: StudySummary) -> list[str]:
         "launches": f"{len(summary.trials)} of {study.num_planned_trials} planned",
         "study made": study.created_at,
     }
+    if study.imported is not None:
+        items["measured by"] = (
+            f"{study.imported.tool}, imported from {listing(f.name for f in study.imported.files)}"
+        )
+        if "sampling" in study.imported.unknown:
+            items["sampling"] = "not recorded"
+        if "prompts" in study.imported.unknown:
+            items["workload"] = f"prompts not recorded, at {', '.join(study.loads)}"
     lines = ["## Provenance", "\n".join(f"- {name}: {escape(value)}" for name, value in items.items())]
     last = {trial.arm_id: trial for trial in summary.trials}
     commands = [f"{trial.name}:\n{command_lines(trial.command)}" for trial in last.values() if trial.command]

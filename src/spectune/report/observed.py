@@ -56,6 +56,7 @@ def _observe(study: Study, trial: Trial, load: LoadResult, trials: Sequence[Tria
         acceptance=counts,
         concurrency=load.load.concurrency,
         log_sd=_prompt_error(compared),
+        length=load.totals.acceptance_length if counts is None and load.totals and not is_baseline else None,
         synthetic=trial.arm.is_synthetic,
         launch=trial.launch_number,
     )

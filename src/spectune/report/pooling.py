@@ -7,12 +7,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from spectune.domain.acceptance import AcceptanceCounts, pool_counts
 from spectune.domain.interval import Interval
-from spectune.domain.measurement import LoadResult, RequestRecord
-from spectune.domain.statistics import acceptance_length_interval, geometric_mean_interval
+from spectune.domain.measurement import LoadResult, LoadTotals, RequestRecord
+from spectune.domain.statistics import (
+    acceptance_length_interval,
+    geometric_mean_interval,
+    mean_interval,
+)
 from spectune.domain.trial import Trial
 from spectune.domain.workload import LoadPoint
 
 Speed = Callable[[RequestRecord], float | None]
+
+ALL_PROMPTS = "*"
+"""Stands for a prompt where an imported result has one figure for all of them."""
 
 
 def end_to_end(request: RequestRecord) -> float | None:
@@ -43,11 +50,20 @@ def speed_by_prompt(loads: Iterable[LoadResult], speed: Speed = end_to_end) -> d
     """Geometric mean per prompt, over its turns, its repetitions and the trials."""
     logs: dict[str, list[float]] = {}
     for load in loads:
+        if load.totals is not None and not load.requests and speed is end_to_end:
+            for group, value in _stated_speeds(load.totals).items():
+                logs.setdefault(group, []).append(math.log(value))
         for request in load.completed:
             value = speed(request)
             if value is not None and value > 0:
                 logs.setdefault(request.prompt_id, []).append(math.log(value))
     return {prompt: math.exp(math.fsum(values) / len(values)) for prompt, values in logs.items()}
+
+
+def _stated_speeds(totals: LoadTotals) -> dict[str, float]:
+    if totals.stream_tok_per_s_by_group:
+        return totals.stream_tok_per_s_by_group
+    return {} if totals.stream_tok_per_s is None else {ALL_PROMPTS: totals.stream_tok_per_s}
 
 
 def pooled_speed(loads: Sequence[LoadResult], speed: Speed, *, level: float) -> Interval | None:
@@ -57,6 +73,10 @@ def pooled_speed(loads: Sequence[LoadResult], speed: Speed, *, level: float) -> 
 
 def output_tok_per_s(loads: Sequence[LoadResult]) -> float | None:
     """All output tokens of all trials / the sum of their durations."""
+    totals = [load.totals for load in loads if load.totals is not None and not load.requests]
+    if totals and len(totals) == len(loads):
+        rates = [t.output_tok_per_s for t in totals if t.output_tok_per_s is not None]
+        return math.fsum(rates) / len(rates) if len(rates) == len(totals) else None
     tokens = [request.output_tokens for load in loads for request in load.completed]
     known = [t for t in tokens if t is not None]
     duration_s = math.fsum(load.duration_s for load in loads)
@@ -99,6 +119,32 @@ def acceptance_length(
         n=max(1, len(parts)),
         unit="tokens/step",
     )
+
+
+def stated_acceptance_length(loads: Sequence[LoadResult], *, level: float) -> Interval | None:
+    """The mean of what imported results say of it, where they give no counts."""
+    lengths = [
+        t.acceptance_length for load in loads if (t := load.totals) and t.acceptance_length is not None
+    ]
+    return mean_interval(lengths, unit="tokens/step", level=level)
+
+
+def stated(loads: Sequence[LoadResult], field: str) -> float | None:
+    """The mean over imported results of one of their figures; ``None`` unless each has it."""
+    values = [None if load.totals is None else getattr(load.totals, field) for load in loads]
+    known = [v for v in values if v is not None]
+    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def num_requests(load: LoadResult) -> int:
+    """Also of an imported result without single requests."""
+    if load.totals is None or load.requests:
+        return len(load.requests)
+    return (load.totals.num_completed or 0) + (load.totals.num_failed or 0)
+
+
+def num_failed_requests(load: LoadResult) -> int:
+    return len(load.failed) if load.totals is None or load.requests else load.totals.num_failed or 0
 
 
 def decode_steps(loads: Sequence[LoadResult], total: AcceptanceCounts | None) -> int | None:

@@ -19,6 +19,7 @@ from spectune.domain.measurement import AcceptanceSource
 from spectune.domain.parity import OutputParity
 from spectune.domain.record import Record
 from spectune.domain.statistics import Verdict
+from spectune.domain.study import Import
 from spectune.domain.trial import Failure, SoakResult, StopProof, TrialStatus
 from spectune.domain.workload import LoadPoint, Sampling
 from spectune.explain.records import Explanation
@@ -223,6 +224,8 @@ class StudyFacts(Record):
     search_end: str | None = None
     pruned_arms: dict[str, str] = Field(default_factory=dict)
     """Arms that the search left out, and why, by name."""
+    imported: Import | None = None
+    """Where another tool measured: what it left out, and which of the fields above hold a placeholder."""
 
 
 class StudySummary(Record):

@@ -85,7 +85,8 @@ def _summarize_trial(study: Study, trial: Trial, view: PointView | None) -> Tria
         output_tok_per_s=pooling.output_tok_per_s(loads),
         acceptance_length=pooling.acceptance_length(
             counts, pooling.request_acceptance(loads), level=study.level
-        ),
+        )
+        or pooling.stated_acceptance_length(loads, level=study.level),
         acceptance_rate=counts.acceptance_rate if counts else None,
         accepted_per_position=counts.marginal_acceptance if counts else None,
         speedup=comparison.speedup if comparison else None,
@@ -136,4 +137,5 @@ def _facts(study: Study, trials: Sequence[Trial]) -> StudyFacts:
         search=study.search,
         search_end=study.search_end,
         pruned_arms=study.pruned_arms,
+        imported=study.imported,
     )

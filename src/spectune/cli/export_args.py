@@ -1,0 +1,65 @@
+"""The arguments of ``spectune export``: the parser is built for every command."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+FORMS = ("vllm-bench", "speculation-profile", "csv", "parquet", "command", "docker", "kubernetes", "slurm")
+_TIME = re.compile(r"(\d{1,4}-)?\d{1,4}(:\d{2}){0,2}")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,300}")
+
+
+def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command's arguments; imports nothing that takes time."""
+    parser = commands.add_parser(
+        "export",
+        help="a study in other tools' formats, or its winner as a script",
+        epilog="command, docker and slurm are shell scripts, kubernetes is a manifest; secrets are never in them.",
+    )
+    parser.add_argument("study", metavar="STUDY_DIR")
+    parser.add_argument(
+        "--as", dest="form", required=True, choices=FORMS, metavar="FORM", help=", ".join(FORMS)
+    )
+    parser.add_argument("--arm", metavar="NAME", help="name or id (default: the best; tables: every arm)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
+    parser.add_argument(
+        "--rows",
+        choices=("arms", "trials", "requests"),
+        default="arms",
+        help="of csv and parquet (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--host", type=_host, help="the server listens on (default: 127.0.0.1; elsewhere 0.0.0.0)"
+    )
+    parser.add_argument("--port", type=_port, default=8000, help="default: %(default)s")
+    parser.add_argument("--image", type=_image, help="of docker and kubernetes")
+    parser.add_argument("--program", help="to start instead of the recorded one, e.g. /app/llama-server")
+    parser.add_argument(
+        "--time", type=_time, default="1-00:00:00", metavar="LIMIT", help="of slurm (default: %(default)s)"
+    )
+
+
+def _port(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdecimal() else 0
+    if not 1 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, got {text!r}")
+    return value
+
+
+def _time(text: str) -> str:
+    if not _TIME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"must be minutes, [HH:]MM:SS or D-HH:MM:SS, got {text!r}")
+    return text
+
+
+def _image(text: str) -> str:
+    if not _IMAGE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"must be an image such as vllm/vllm-openai:v0.32.0, got {text!r}")
+    return text
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._:-]{1,255}", text) or text.startswith("-"):
+        raise argparse.ArgumentTypeError(f"must be an address, got {text!r}")
+    return text

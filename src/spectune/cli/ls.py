@@ -1,0 +1,65 @@
+"""``spectune ls``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spectune.exchange.listing import ListedStudy, age_of, list_studies
+from spectune.report.words import UNKNOWN, one_line, times
+
+
+def ls_command(args: argparse.Namespace) -> int:
+    found = list_studies(Path(args.folder))
+    if args.json:
+        document = {"schema_version": 1, "studies": [s.model_dump(mode="json") for s in found]}
+        sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        return 0
+    if not found:
+        sys.stderr.write(f"{args.folder}: no study below it\n")
+        return 0
+    console = Console(highlight=False)
+    console.print(_table(found, root=Path(args.folder)))
+    for line in _problems(found):
+        console.print(line)
+    return 0
+
+
+def _table(found: Sequence[ListedStudy], *, root: Path) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("study", overflow="fold", min_width=10, ratio=1)
+    table.add_column("state", no_wrap=True)
+    table.add_column("trials", justify="right", no_wrap=True)
+    table.add_column("best arm", overflow="fold", min_width=8)
+    table.add_column("speedup", no_wrap=True)
+    table.add_column("age", justify="right", no_wrap=True)
+    now = datetime.now(UTC)
+    for study in found:
+        place = Path(study.study_dir)
+        name = str(place.relative_to(root)) if place != root else str(place)
+        planned = "" if study.num_planned is None else f"/{study.num_planned}"
+        cells = (
+            one_line(name, limit=120),
+            study.state + (", simulated" if study.simulated else ""),
+            f"{study.num_trials}{planned}",
+            one_line(study.best_arm, limit=60) if study.best_arm else UNKNOWN,
+            times(study.speedup),
+            age_of(study.last_change, now=now),
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _problems(found: Sequence[ListedStudy]) -> Iterable[Text]:
+    for study in found:
+        if study.problem is not None:
+            yield Text(one_line(study.problem, limit=300), style="red")

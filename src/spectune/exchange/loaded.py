@@ -1,0 +1,123 @@
+"""A study directory read whole, for commands that look at several."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from spectune.domain.acceptance import AcceptanceCounts, pool_counts
+from spectune.domain.arm import Arm
+from spectune.domain.measurement import LoadResult
+from spectune.domain.study import Study
+from spectune.domain.trial import Trial
+from spectune.domain.workload import LoadPoint, Prompt
+from spectune.errors import BadInput
+from spectune.report.arms import comparable_trials
+from spectune.report.pooling import load_of, speed_by_prompt
+from spectune.report.records import ArmSummary, StudySummary
+from spectune.report.summary import summarize
+from spectune.store.study_dir import StudyDir
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class LoadedStudy:
+    """``place`` is the path as the user gave it."""
+
+    place: str
+    study: Study
+    trials: tuple[Trial, ...]
+
+    @cached_property
+    def summary(self) -> StudySummary:
+        return summarize(self.study, self.trials)
+
+    @cached_property
+    def results(self) -> list[Trial]:
+        """Complete trials of the study's own workload."""
+        return comparable_trials(self.study, sorted(self.trials, key=lambda t: t.number))
+
+    @cached_property
+    def prompt_keys(self) -> dict[str, str]:
+        """Prompt id -> what identifies the prompt across studies: its text, not its name."""
+        nameless = self.study.imported is not None and "prompts" in self.study.imported.unknown
+        keys: dict[str, str] = {}
+        seen: Counter[str] = Counter()
+        for prompt in self.study.workload.prompts:
+            key = prompt.prompt_id if nameless else _key_of(prompt)
+            seen[key] += 1
+            keys[prompt.prompt_id] = key if seen[key] == 1 else f"{key}#{seen[key]}"
+        return keys
+
+    def speeds(self, arm_id: str, point: LoadPoint) -> list[dict[str, float]]:
+        """Of each launch, end-to-end tok/s by prompt key."""
+        return [speeds for _, speeds in self.numbered_speeds(arm_id, point)]
+
+    def numbered_speeds(self, arm_id: str, point: LoadPoint) -> list[tuple[int, dict[str, float]]]:
+        """The same with each launch's number."""
+        return self._by_launch(arm_id, point, lambda load: speed_by_prompt([load]))
+
+    def acceptance(self, arm_id: str, point: LoadPoint) -> list[dict[str, AcceptanceCounts]]:
+        """Of each launch, counts by prompt key; requests whose verify steps are unknown are left out."""
+        return [counts for _, counts in self._by_launch(arm_id, point, _acceptance_by_prompt)]
+
+    def _by_launch(
+        self, arm_id: str, point: LoadPoint, figures: Callable[[LoadResult], Mapping[str, V]]
+    ) -> list[tuple[int, dict[str, V]]]:
+        found = []
+        for trial in self.results:
+            load = load_of(trial, point) if trial.arm_id == arm_id else None
+            values = {} if load is None else figures(load)
+            if values:
+                by_key = {self.prompt_keys.get(p, p): value for p, value in values.items()}
+                found.append((trial.number, by_key))
+        return found
+
+    def find_arm(self, name: str) -> Arm:
+        """By name or id; ``BadInput`` lists what there is."""
+        for arm in self.study.arms:
+            if name in (arm.arm_id, arm.name):
+                return arm
+        known = ", ".join(arm.name for arm in self.study.arms)
+        raise BadInput(f"{self.place}: no arm {name!r}; there is {known}")
+
+    def summary_of(self, arm: Arm) -> ArmSummary:
+        return self.summary.arm(arm.arm_id)
+
+
+def _key_of(prompt: Prompt) -> str:
+    text = json.dumps([prompt.system, prompt.turns, prompt.output_tokens])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _acceptance_by_prompt(load: LoadResult) -> dict[str, AcceptanceCounts]:
+    parts: dict[str, list[AcceptanceCounts]] = {}
+    for request in load.completed:
+        if request.acceptance is not None and request.acceptance.num_drafts is not None:
+            parts.setdefault(request.prompt_id, []).append(request.acceptance)
+    pooled = {prompt: pool_counts(counts) for prompt, counts in parts.items()}
+    return {prompt: counts for prompt, counts in pooled.items() if counts is not None}
+
+
+def load_study(place: str) -> LoadedStudy:
+    """``BadInput`` unless ``place`` is a study directory of this version."""
+    directory = StudyDir.open(Path(place))
+    return LoadedStudy(place, directory.read_study(), tuple(directory.read_trials()))
+
+
+def load_studies(places: Sequence[str]) -> list[LoadedStudy]:
+    """Each once, in order."""
+    seen: dict[Path, str] = {}
+    for place in places:
+        resolved = Path(place).resolve()
+        if resolved in seen:
+            raise BadInput(f"{place}: is the same study as {seen[resolved]}; name it once")
+        seen[resolved] = place
+    return [load_study(place) for place in places]

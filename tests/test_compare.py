@@ -1,0 +1,207 @@
+"""Studies side by side: ratios where they mean something, reasons where they do not; and the list of studies."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from exchange_studies import K3, K5, drawn, written
+from report_studies import machine, prompts
+
+from spectune.cli.main import main
+from spectune.domain.workload import Sampling
+from spectune.exchange.comparable import comparability
+from spectune.exchange.compare import StudyComparison, compare_studies
+from spectune.exchange.listing import age_of, is_running, list_studies
+from spectune.exchange.loaded import LoadedStudy
+from spectune.store.study_dir import StudyDir
+
+QUIET = {"launch_sd": 0.005, "prompt_sd": 0.01}
+
+
+def cell(found: StudyComparison, arm: str, place: int = 1):
+    row = next(row for row in found.rows if row.arm == arm)
+    assert row.cells[place] is not None
+    return row.cells[place]
+
+
+def test_alike_studies_are_divided_and_the_truth_is_inside() -> None:
+    rng = random.Random(1)
+    found = compare_studies([drawn(rng, **QUIET), drawn(rng, speed=0.9, **QUIET)])
+    for arm in ("baseline", "eagle3-k3", "eagle3-k5"):
+        ratio = cell(found, arm).ratio
+        assert cell(found, arm).basis == "tok/s"
+        assert ratio is not None and ratio.low is not None and ratio.high is not None
+        assert ratio.low < 0.9 < ratio.high
+
+
+def test_the_truth_is_in_all_intervals_of_a_table_as_often_as_stated() -> None:
+    rng = random.Random(2)
+    missed = 0
+    for _ in range(200):
+        found = compare_studies([drawn(rng, prompts=4), drawn(rng, prompts=4)])
+        ratios = [
+            c.ratio for row in found.rows for c in row.cells[1:] if c is not None and c.ratio is not None
+        ]
+        missed += any(r.low is None or r.high is None or not r.low <= 1 <= r.high for r in ratios)
+    assert missed / 200 <= 0.05 + 2 * 0.0154
+
+
+def test_other_machines_divide_speedups_and_say_so() -> None:
+    rng = random.Random(3)
+    other = drawn(rng, speed=3.0, machine=machine(cpu="EPYC"), **QUIET)
+    found = compare_studies([drawn(rng, **QUIET), other])
+    check = found.studies[1].comparability
+    assert check is not None and check.basis == "speedup"
+    assert [d.aspect for d in check.differences] == ["machine"]
+    ratio = cell(found, "eagle3-k3").ratio
+    assert ratio is not None and ratio.low is not None and ratio.low < 1 < (ratio.high or 0)
+    assert cell(found, "baseline").ratio is None
+    assert "baseline is what speedups are against" in (cell(found, "baseline").why_not or "")
+
+
+def test_other_sampling_is_never_divided() -> None:
+    rng = random.Random(4)
+    found = compare_studies([drawn(rng), drawn(rng, sampling=Sampling(temperature=0.7))])
+    assert found.num_ratios == 0
+    assert "other requests were asked" in (cell(found, "eagle3-k3").why_not or "")
+    allowed = compare_studies(
+        [drawn(rng), drawn(rng, sampling=Sampling(temperature=0.7))], allowed=["sampling"]
+    )
+    assert allowed.num_ratios == 3
+
+
+def test_prompts_are_known_by_their_text_not_their_name() -> None:
+    rng = random.Random(5)
+    first = drawn(rng)
+    made = drawn(rng)
+    other_texts = tuple(p.model_copy(update={"turns": (f"other {i}",)}) for i, p in enumerate(prompts(12)))
+    workload = made.study.workload.model_copy(update={"prompts": other_texts})
+    renamed = LoadedStudy(
+        "other",
+        made.study.model_copy(update={"workload": workload}),
+        tuple(t.model_copy(update={"workload_hash": workload.workload_hash}) for t in made.trials),
+    )
+    check = comparability(first, renamed)
+    assert check.basis is None
+    assert any("no prompt is in both" in (c.effect or "") for c in check.differences)
+
+
+def test_only_common_prompts_are_divided() -> None:
+    rng = random.Random(6)
+    found = compare_studies([drawn(rng, prompts=12, **QUIET), drawn(rng, prompts=8, **QUIET)])
+    ratio = cell(found, "eagle3-k3").ratio
+    assert ratio is not None and ratio.n == 8
+
+
+def test_engine_versions_are_named_and_still_divided() -> None:
+    rng = random.Random(7)
+    made = drawn(rng)
+    newer = LoadedStudy(
+        "newer",
+        made.study,
+        tuple(
+            t.model_copy(update={"server": t.server.model_copy(update={"version": "b9999"})})
+            for t in made.trials
+            if t.server is not None
+        ),
+    )
+    found = compare_studies([drawn(rng), newer])
+    check = found.studies[1].comparability
+    assert check is not None and check.state("version") == "differs"
+    assert found.num_ratios == 3
+
+
+def test_arms_of_one_name_with_other_settings_are_told() -> None:
+    rng = random.Random(8)
+    longer = K5.model_copy(update={"name": "eagle3-k3"})
+    found = compare_studies([drawn(rng, arms=(K3,)), drawn(rng, arms=(longer,))])
+    assert cell(found, "eagle3-k3").settings_changed == ("num_draft_tokens",)
+
+
+def test_arms_and_studies_without_a_partner_keep_their_figures() -> None:
+    rng = random.Random(9)
+    found = compare_studies([drawn(rng, arms=(K3,)), drawn(rng, arms=(K5,)), drawn(rng)])
+    row = next(r for r in found.rows if r.arm == "eagle3-k5")
+    assert row.cells[0] is None
+    assert row.cells[1] is not None and row.cells[1].e2e_tok_per_s is not None and row.cells[1].ratio is None
+
+
+class TestCommands:
+    def test_compare_prints_ratios_and_json(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        rng = random.Random(10)
+        places = [written(tmp_path / name, drawn(rng, **QUIET)) for name in ("one", "two")]
+        assert main(["compare", *places]) == 0
+        out = capsys.readouterr().out
+        assert "B / A" in out and "eagle3-k3" in out and "comparable" in out
+        assert main(["compare", *places, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert StudyComparison.model_validate(document).num_ratios == 3
+
+    def test_hostile_names_stay_text(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        rng = random.Random(11)
+        evil = K3.model_copy(update={"name": "[red]a\x1b[2Jb\u202e"})
+        places = [written(tmp_path / name, drawn(rng, arms=(evil,))) for name in ("one", "two")]
+        assert main(["compare", *places]) == 0
+        out = capsys.readouterr().out
+        assert "[red]a" in out and "\x1b" not in out and "\u202e" not in out
+
+    def test_one_study_or_the_same_twice_is_bad_input(self, tmp_path: Path) -> None:
+        place = written(tmp_path / "one", drawn(random.Random(12)))
+        assert main(["compare", place]) == 2
+        assert main(["compare", place, place]) == 2
+
+    def test_ls_tells_states_best_arm_and_age(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        rng = random.Random(13)
+        made = drawn(rng, **QUIET)
+        written(tmp_path / "group" / "done", made)
+        written(tmp_path / "half", LoadedStudy("half", made.study, made.trials[:3]))
+        broken = tmp_path / "broken"
+        broken.mkdir()
+        (broken / "study.json").write_text("{")
+        assert main(["ls", str(tmp_path)]) == 0
+        out = capsys.readouterr().out
+        assert "group/done" in out and "10/9" in out
+        states = {s.study_dir.rsplit("/", 1)[-1]: s.state for s in list_studies(tmp_path)}
+        assert states == {"done": "done", "half": "unfinished", "broken": "damaged"}
+        assert main(["ls", str(tmp_path / "nothing")]) == 2
+
+    def test_ls_sees_a_lock_that_is_held(self, tmp_path: Path) -> None:
+        place = Path(written(tmp_path / "one", drawn(random.Random(14))))
+        assert not is_running(place)
+        with StudyDir(place).lock():
+            assert is_running(place)
+        assert not is_running(place)
+
+    def test_ls_reads_a_fresh_report_and_not_a_stale_one(self, tmp_path: Path) -> None:
+        place = Path(written(tmp_path / "one", drawn(random.Random(15), **QUIET)))
+        report = place / "report.json"
+        report.write_text(
+            json.dumps(
+                {
+                    "simulated": True,
+                    "best_arm_id": "x",
+                    "arms": [{"arm_id": "x", "name": "from the report", "loads": []}],
+                    "study": {"num_remaining_trials": 0},
+                }
+            )
+        )
+        future = time.time() + 100
+        os.utime(report, (future, future))
+        assert list_studies(tmp_path)[0].best_arm == "from the report"
+        os.utime(report, (1, 1))
+        assert list_studies(tmp_path)[0].best_arm != "from the report"
+
+    def test_ages(self) -> None:
+        now = datetime(2026, 11, 30, tzinfo=UTC)
+        assert age_of("2026-11-29T23:59:30+00:00", now=now) == "30 s"
+        assert age_of("2026-11-29T20:00:00+00:00", now=now) == "4 h"
+        assert age_of("2026-11-01", now=now) == "29 d"
+        assert age_of(None, now=now) == "–"

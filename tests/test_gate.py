@@ -1,0 +1,188 @@
+"""The gate: noise fails it as seldom as stated, true falls are found, what cannot be compared is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+from exchange_studies import K3, K5, drawn, written
+from report_studies import failed, machine, speculative
+
+from spectune.cli.main import main
+from spectune.domain.statistics_between import Change, fallen, speed_changes, together
+from spectune.domain.statistics_multiple import holm
+from spectune.domain.workload import Sampling
+from spectune.errors import BadInput
+from spectune.exchange.gate import gate
+from spectune.exchange.loaded import LoadedStudy
+
+PAIRS = 500
+TWO_ERRORS = 2 * math.sqrt(0.05 * 0.95 / PAIRS)
+
+
+def failures(
+    pairs: int, *, seed: int, launches: int, max_slowdown: float, prompts: int = 6, **changes
+) -> int:
+    rng = random.Random(seed)
+    failed = 0
+    for _ in range(pairs):
+        old = drawn(rng, launches=launches, prompts=prompts)
+        new = drawn(rng, launches=launches, prompts=prompts, **changes)
+        failed += not gate(new, old, max_slowdown=max_slowdown).passed
+    return failed
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("max_slowdown", [0.0, 0.03])
+def test_500_pairs_of_equal_studies_fail_as_seldom_as_stated(max_slowdown: float) -> None:
+    """Three arms, speed and acceptance, at the demo machine's noise; 0 is the hardest limit."""
+    found = failures(PAIRS, seed=1, launches=3, max_slowdown=max_slowdown)
+    assert found / PAIRS <= 0.05 + TWO_ERRORS
+
+
+@pytest.mark.timeout(900)
+def test_equal_studies_on_other_machines_fail_as_seldom_as_stated() -> None:
+    other = {"machine": machine(cpu="another processor")}
+    found = failures(PAIRS, seed=2, launches=3, max_slowdown=0.0, **other)
+    assert found / PAIRS <= 0.05 + TWO_ERRORS
+
+
+def test_the_rate_is_not_bought_with_blindness() -> None:
+    """Without correction for several figures, and at a limit of 0, the rate of one test is near 5 %."""
+    rng = random.Random(3)
+    hits = 0
+    for _ in range(2000):
+        sides = [[{"p": math.exp(rng.gauss(0, 0.11))} for _ in range(4)] for _ in range(2)]
+        change = speed_changes({"arm": (sides[0], sides[1])})["arm"]
+        p = change.p_below(0.0)
+        hits += p is not None and p <= 0.05
+    assert hits / 2000 == pytest.approx(0.05, abs=3 * 0.0049)
+
+
+def test_a_slowdown_of_a_tenth_is_found_with_enough_launches() -> None:
+    """40 launches of each arm: (1.65 + 0.84) * 0.115 * sqrt(2 / 40) = 6.4 % for one arm, less for all together."""
+    found = failures(20, seed=4, launches=40, max_slowdown=0.03, prompts=4, speed=0.9)
+    assert found >= 18
+
+
+def test_a_slowdown_within_the_limit_is_let_through() -> None:
+    found = failures(40, seed=5, launches=20, max_slowdown=0.05, prompts=4, speed=0.97)
+    assert found <= 40 * 0.05 + 2 * math.sqrt(40 * 0.05)
+
+
+def test_on_a_quiet_machine_three_launches_show_it() -> None:
+    rng = random.Random(6)
+    quiet = {"launch_sd": 0.005, "prompt_sd": 0.01}
+    old, new = drawn(rng, **quiet), drawn(rng, speed=0.9, **quiet)
+    result = gate(new, old, max_slowdown=0.03)
+    assert not result.passed
+    assert result.line.startswith("FAILED: tok/s of ")
+    assert "\n" not in result.line
+    held = gate(drawn(rng, **quiet), old, max_slowdown=0.03, figures=("speed",))
+    assert (held.passed, held.outcome) == (True, "held")
+
+
+def test_acceptance_that_fell_is_found_without_any_repetition() -> None:
+    rng = random.Random(7)
+    old = drawn(rng, launches=1, prompts=48)
+    new = drawn(rng, launches=1, prompts=48, acceptance=0.7)
+    result = gate(new, old, max_slowdown=0.03)
+    assert not result.passed
+    assert "acceptance length of" in result.line
+
+
+def test_noise_that_nobody_measured_passes_with_a_word() -> None:
+    """One launch of everything: a speed that is a third lower may be the launch."""
+    rng = random.Random(8)
+    pair = []
+    for speed in (1.0, 0.7):
+        made = drawn(rng, launches=1, speed=speed)
+        pair.append(LoadedStudy("one", made.study, made.trials[:3]))
+    result = gate(pair[1], pair[0], max_slowdown=0.03, figures=("speed",))
+    assert (result.passed, result.outcome) == (True, "cannot tell")
+    assert "cannot tell" in result.line and "launched twice" in result.line
+
+
+def test_an_arm_that_fails_now_fails_the_gate() -> None:
+    rng = random.Random(9)
+    old, made = drawn(rng), drawn(rng)
+    trials = [t for t in made.trials if t.arm_id != K3.arm_id]
+    broken = [failed(made.study, K3, 90)]
+    result = gate(LoadedStudy("new", made.study, (*trials, *broken)), old, max_slowdown=0.5)
+    assert not result.passed
+    assert "eagle3-k3 was measured in the baseline study and fails now" in result.line
+
+
+def test_arms_that_are_gone_are_named() -> None:
+    rng = random.Random(10)
+    result = gate(drawn(rng, arms=(K3,)), drawn(rng, arms=(K3, K5)), max_slowdown=0.5)
+    assert result.arms_missing == ("eagle3-k5",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"sampling": Sampling(max_tokens=512)}, "sampling differs"),
+        ({"arms": (speculative("k3", target="another"),)}, "target differs"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_its_difference(changes, word: str) -> None:
+    rng = random.Random(11)
+    with pytest.raises(BadInput, match=word):
+        gate(drawn(rng, **changes), drawn(rng), max_slowdown=0.03)
+
+
+def test_holm_by_hand() -> None:
+    # Three tests: 0.01 * 3, max(0.03, 0.02 * 2), max(0.04, 0.2).
+    assert holm([0.2, 0.01, 0.02]) == pytest.approx([0.2, 0.03, 0.04])
+    assert holm([]) == []
+
+
+def test_a_change_by_hand() -> None:
+    """Two launches on each side at log 0, 0.2 and -0.1, 0.1: difference -0.1, variance 0.02 of 2 degrees."""
+    old = [{"p": 1.0}, {"p": math.exp(0.2)}]
+    new = [{"p": math.exp(-0.1)}, {"p": math.exp(0.1)}]
+    change = speed_changes({"a": (old, new)})["a"]
+    assert change.log_ratio == pytest.approx(-0.1)
+    assert change.error == pytest.approx(math.sqrt(0.02))
+    assert change.degrees == 2
+
+
+def test_all_arms_together_see_what_no_single_one_shows() -> None:
+    changes = [Change(f"arm{i}", -0.06, 0.035, 30.0, 5, 5, 5) for i in range(8)]
+    whole = together("all", changes, independent=True)
+    assert whole is not None
+    values = fallen([*changes, whole], max_fall=0.02, alpha=0.05)
+    assert all(p is not None and p > 0.05 for p in values[:-1])
+    assert values[-1] is not None and values[-1] <= 0.05
+    apart = together("all", changes, independent=False)
+    assert apart is not None and apart.error == pytest.approx(0.035)
+
+
+class TestCommand:
+    def test_exit_codes_and_one_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        rng = random.Random(12)
+        quiet = {"launch_sd": 0.005, "prompt_sd": 0.01}
+        old = written(tmp_path / "old", drawn(rng, **quiet))
+        same = written(tmp_path / "same", drawn(rng, **quiet))
+        slow = written(tmp_path / "slow", drawn(rng, speed=0.8, **quiet))
+        assert main(["gate", same, "--against", old, "--max-slowdown", "3%"]) == 0
+        assert capsys.readouterr().out.startswith("passed")
+        assert main(["gate", slow, "--against", old, "--max-slowdown", "0.03"]) == 1
+        out = capsys.readouterr().out
+        assert out.startswith("FAILED") and out.count("\n") == 1
+        assert main(["gate", slow, "--against", old, "--json"]) == 1
+        document = json.loads(capsys.readouterr().out)
+        assert document["passed"] is False and document["checks"][0]["figure"]
+
+    def test_wrong_values_are_bad_input(self, tmp_path: Path) -> None:
+        rng = random.Random(13)
+        old = written(tmp_path / "old", drawn(rng))
+        with pytest.raises(SystemExit) as stop:
+            main(["gate", old, "--against", old, "--max-slowdown", "110%"])
+        assert stop.value.code == 2
+        assert main(["gate", old, "--against", old]) == 2
+        assert main(["gate", old, "--against", str(tmp_path)]) == 2
