@@ -1,0 +1,75 @@
+"""``spectune query``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from spectune.errors import BadInput
+from spectune.exchange.listing import find_studies
+from spectune.exchange.query import COLUMNS, QueryResult, run_query
+from spectune.exchange.tables import csv_text
+from spectune.report.words import UNKNOWN, one_line
+from spectune.store.study_dir import StudyDir
+
+
+def query_command(args: argparse.Namespace) -> int:
+    if args.columns:
+        for view, columns in COLUMNS.items():
+            sys.stdout.write(f"{view}\n")
+            for column, meaning in columns.items():
+                sys.stdout.write(f"  {column:20} {meaning}\n")
+        return 0
+    if args.sql is None:
+        raise BadInput("query: give a SELECT statement; --columns lists what there is")
+    result = run_query(args.sql, _studies(args.studies or ["studies"]))
+    if args.json:
+        sys.stdout.write(_json(result))
+    elif args.csv:
+        sys.stdout.write(csv_text(result.rows, result.columns))
+    else:
+        _print(result)
+    return 0
+
+
+def _studies(places: list[str]) -> list[str]:
+    """Each study directory itself; of any other folder, the studies below it."""
+    found: list[str] = []
+    for place in places:
+        path = Path(place)
+        below = [place] if StudyDir.exists(path) else [str(p) for p in find_studies(path)]
+        if not below:
+            raise BadInput(f"{place}: no study in it or below it")
+        found += [p for p in below if p not in found]
+    return found
+
+
+def _json(result: QueryResult) -> str:
+    rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+    document = {"schema_version": 1, "columns": list(result.columns), "rows": rows}
+    return json.dumps(document, indent=1, ensure_ascii=False, default=str) + "\n"
+
+
+def _print(result: QueryResult) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in result.columns:
+        table.add_column(Text(one_line(column, limit=60)), overflow="fold")
+    for row in result.rows:
+        table.add_row(*(Text(_shown(value)) for value in row))
+    Console(highlight=False).print(table)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return one_line(str(value), limit=400)

@@ -1,0 +1,149 @@
+"""SQL over records as they lie: documented views, interrupted trials, and no way out of the studies."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exchange_studies import K3, drawn, write_study, written
+from report_studies import failed
+
+from spectune.cli.main import main
+from spectune.errors import BadInput
+from spectune.exchange.loaded import LoadedStudy
+from spectune.exchange.query import COLUMNS, run_query
+
+duckdb = pytest.importorskip("duckdb")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    made = drawn(random.Random(1))
+    return written(
+        tmp_path / "a study 'with' quotes",
+        LoadedStudy("x", made.study, (*made.trials, failed(made.study, K3, 99))),
+    )
+
+
+@pytest.mark.parametrize("view", COLUMNS)
+def test_every_view_has_the_columns_that_are_documented(view: str, place: str) -> None:
+    assert run_query(f"SELECT * FROM {view}", [place]).columns == tuple(COLUMNS[view])
+
+
+def test_rows_are_those_of_the_records(place: str) -> None:
+    sizes = {"studies": 1, "arms": 3, "trials": 11, "requests": 120}
+    for view, size in sizes.items():
+        assert run_query(f"SELECT count(*) FROM {view}", [place]).rows == ((size,),)
+    found = run_query("SELECT status, cause FROM trials WHERE number = 99", [place]).rows
+    assert found == (("failed", "out of memory"),)
+    arms = run_query("SELECT arm, is_baseline, method, num_draft_tokens FROM arms ORDER BY arm", [place]).rows
+    assert arms == (
+        ("baseline", True, "none", None),
+        ("eagle3-k3", False, "eagle3", 3),
+        ("eagle3-k5", False, "eagle3", 5),
+    )
+
+
+def test_speed_and_acceptance_equal_the_reports(place: str, tmp_path: Path) -> None:
+    from spectune.exchange.loaded import load_study
+
+    sql = (
+        "SELECT exp(avg(ln(e2e_tok_per_s))), 1 + sum(r.num_accepted_tokens) / sum(r.num_drafts) "
+        "FROM requests r JOIN trials t USING (study_dir, trial_id) WHERE arm = 'eagle3-k3'"
+    )
+    speed, length = run_query(sql, [place]).rows[0]
+    load = load_study(place).summary.arm(K3.arm_id).first
+    assert load is not None and load.e2e_tok_per_s is not None and load.acceptance_length is not None
+    assert speed == pytest.approx(load.e2e_tok_per_s.value)
+    assert length == pytest.approx(load.acceptance_length.value)
+
+
+def test_several_studies_and_none_with_requests(tmp_path: Path, place: str) -> None:
+    made = drawn(random.Random(2))
+    empty = str(write_study(tmp_path / "empty", made.study, ()))
+    rows = run_query("SELECT study_dir, num_arms, num_prompts FROM studies ORDER BY 1", [place, empty]).rows
+    assert {row[0] for row in rows} == {place, empty}
+    assert run_query("SELECT * FROM requests", [empty]).rows == ()
+    assert run_query("SELECT * FROM trials", [empty]).rows == ()
+
+
+def test_an_interrupted_trials_requests_are_there_and_a_torn_line_is_not(place: str) -> None:
+    folder = Path(place) / "trials" / "0100-abcdef01"
+    folder.mkdir()
+    whole = (Path(place) / "trials" / f"0002-{K3.arm_id}" / "requests.jsonl").read_text().splitlines()[0]
+    (folder / "requests.jsonl").write_text(f"{whole}\n{whole[:40]}")
+    assert run_query("SELECT count(*) FROM requests WHERE trial_id = '0100-abcdef01'", [place]).rows == (
+        (1,),
+    )
+    assert run_query("SELECT count(*) FROM trials", [place]).rows == ((11,),)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY (SELECT 1) TO '{place}/out.csv'",
+        "COPY (SELECT 1) TO '/tmp/out.csv'",
+        "CREATE TABLE t AS SELECT 1",
+        "DROP VIEW studies",
+        "ATTACH '{place}/x.db'",
+        "INSTALL httpfs",
+        "SET enable_external_access = true",
+        "SELECT 1; SELECT 2",
+        "SELECT * FROM read_text('/etc/hostname')",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM '{other}/secret.csv'",
+        "SELECT * FROM glob('/etc/*')",
+        "SELECT * FROM read_text('{place}/../other/secret.csv')",
+        "SELECT",
+        "SELECT nothing FROM studies",
+        "",
+    ],
+)
+def test_a_query_reads_its_studies_and_changes_nothing(sql: str, place: str, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "secret.csv").write_text("secret\n1\n")
+    before = sorted(p.name for p in Path(place).iterdir())
+    try:
+        found = run_query(sql.format(place=place, other=other), [place])
+    except BadInput as error:
+        assert str(error).startswith("query: ")
+    else:
+        assert found.rows == (), found
+    assert sorted(p.name for p in Path(place).iterdir()) == before
+
+
+class TestCommand:
+    def test_table_json_and_csv(self, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+        sql = "SELECT arm, num_draft_tokens FROM arms ORDER BY arm"
+        assert main(["query", sql, place]) == 0
+        assert "eagle3-k3" in capsys.readouterr().out
+        assert main(["query", sql, place, "--json"]) == 0
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert document["rows"][0] == {"arm": "baseline", "num_draft_tokens": None}
+        assert main(["query", sql, str(Path(place).parent), "--csv"]) == 0
+        assert capsys.readouterr().out.splitlines() == [
+            "arm,num_draft_tokens",
+            "baseline,",
+            "eagle3-k3,3",
+            "eagle3-k5,5",
+        ]
+
+    def test_columns_are_listed_without_a_study(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["query", "--columns"]) == 0
+        assert "acceptance_length" in capsys.readouterr().out
+
+    def test_wrong_input_is_told(self, place: str, tmp_path: Path) -> None:
+        assert main(["query"]) == 2
+        assert main(["query", "SELECT 1", str(tmp_path / "nothing")]) == 2
+
+    def test_without_duckdb_it_says_what_to_install(
+        self, place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "duckdb", None)
+        assert main(["query", "SELECT 1", place]) == 2
+        assert "spectune[query]" in capsys.readouterr().err
