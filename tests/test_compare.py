@@ -73,7 +73,7 @@ def test_other_sampling_is_never_divided() -> None:
     allowed = compare_studies(
         [drawn(rng), drawn(rng, sampling=Sampling(temperature=0.7))], allowed=["sampling"]
     )
-    assert allowed.num_ratios == 3
+    assert allowed.num_ratios == 3 + 2
 
 
 def test_prompts_are_known_by_their_text_not_their_name() -> None:
@@ -114,7 +114,7 @@ def test_engine_versions_are_named_and_still_divided() -> None:
     found = compare_studies([drawn(rng), newer])
     check = found.studies[1].comparability
     assert check is not None and check.state("version") == "differs"
-    assert found.num_ratios == 3
+    assert found.num_ratios == 3 + 2  # and the acceptance of two arms
 
 
 def test_arms_of_one_name_with_other_settings_are_told() -> None:
@@ -141,7 +141,7 @@ class TestCommands:
         assert "B / A" in out and "eagle3-k3" in out and "comparable" in out
         assert main(["compare", *places, "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
-        assert StudyComparison.model_validate(document).num_ratios == 3
+        assert StudyComparison.model_validate(document).num_ratios == 3 + 2
 
     def test_hostile_names_stay_text(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         rng = random.Random(11)

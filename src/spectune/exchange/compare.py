@@ -77,7 +77,9 @@ class StudyComparison(Record):
 
     @property
     def num_ratios(self) -> int:
-        return sum(cell.ratio is not None for row in self.rows for cell in row.cells if cell is not None)
+        """Of speeds and of acceptance lengths."""
+        cells = [cell for row in self.rows for cell in row.cells if cell is not None]
+        return sum((cell.ratio is not None) + (cell.acceptance_ratio is not None) for cell in cells)
 
 
 def compare_studies(
@@ -180,11 +182,24 @@ def _ratios(
             found[arm_id, point.label] = _Found(
                 basis=check.basis if change is not None else None,
                 ratio=None if change is None else _interval(change, each, level),
-                acceptance=None if length is None else _interval(length, each, level),
+                acceptance=_stated_ratio(first, other, pair, point, level)
+                if length is None
+                else _interval(length, each, level),
                 why_not=_why_not(change, check.basis, pair),
                 changed=pair.changed,
             )
     return found
+
+
+def _stated_ratio(
+    first: LoadedStudy, other: LoadedStudy, pair: ArmPair, point: LoadPoint, level: float
+) -> Interval | None:
+    """Where one of the two gives its acceptance length alone, without counts by prompt: no interval."""
+    ours, theirs = _load(first, pair.old.arm_id, point), _load(other, pair.new.arm_id, point)
+    if ours is None or theirs is None or ours.acceptance_length is None or theirs.acceptance_length is None:
+        return None
+    value = theirs.acceptance_length.value / ours.acceptance_length.value
+    return Interval(value=value, low=None, high=None, level=level, n=1, unit="x first study")
 
 
 def _interval(change: Change, each: float, level: float) -> Interval:

@@ -28,7 +28,12 @@ def comparison_view(found: StudyComparison) -> RenderableType:
     """The studies by letter, what differs, one table per load point, and why a ratio is missing."""
     parts: list[RenderableType] = [*_studies(found), *_differences(found)]
     for label in dict.fromkeys(row.load for row in found.rows):
-        parts.append(_table(found, [row for row in found.rows if row.load == label], label))
+        rows = [row for row in found.rows if row.load == label]
+        parts.append(_table(found, rows, label))
+        lengths = [
+            row for row in rows if any(c is not None and c.acceptance_length is not None for c in row.cells)
+        ]
+        parts += [_acceptance_table(found, lengths, label)] if lengths else []
     parts += _reasons(found)
     return Group(*parts)
 
@@ -94,6 +99,30 @@ def _table(found: StudyComparison, rows: list[CompareRow], label: str) -> Table:
     return table
 
 
+def _acceptance_table(found: StudyComparison, rows: list[CompareRow], label: str) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        title=Text(f"acceptance length at {label}"),
+        title_justify="left",
+        title_style="bold",
+    )
+    table.add_column("arm", overflow="fold", min_width=8, ratio=1)
+    for place in range(len(found.studies)):
+        table.add_column(_letter(place), justify="right", no_wrap=True)
+        if place:
+            table.add_column(f"{_letter(place)} / A", no_wrap=True)
+    for row in rows:
+        cells: list[str] = []
+        for place, cell in enumerate(row.cells):
+            length = cell.acceptance_length if cell is not None else None
+            cells.append(number(length.value if length else None))
+            cells += [times(cell.acceptance_ratio if cell is not None else None)] if place else []
+        table.add_row(Text(one_line(row.arm, limit=80)), *(Text(c) for c in cells))
+    return table
+
+
 def _figures(row: CompareRow, cell: Cell | None) -> list[str]:
     if cell is None:
         return [UNKNOWN, UNKNOWN]
@@ -121,12 +150,6 @@ def _reasons(found: StudyComparison) -> Iterable[Text]:
                     f"{_letter(place)} {one_line(row.arm, limit=60)}: same name, other "
                     f"{one_line(', '.join(cell.settings_changed), limit=200)}",
                     style="yellow",
-                )
-            if cell is not None and cell.acceptance_ratio is not None and cell.acceptance_length is not None:
-                yield Text(
-                    f"{_letter(place)} {one_line(row.arm, limit=60)} at {row.load}: acceptance length "
-                    f"{number(cell.acceptance_length.value)}, {times(cell.acceptance_ratio)} of A's",
-                    style="dim",
                 )
     for reason, arms in reasons.items():
         names = ", ".join(one_line(arm, limit=40) for arm in dict.fromkeys(arms))
