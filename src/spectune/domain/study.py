@@ -60,6 +60,9 @@ class ImportedFile(Record):
     sha256: str
 
 
+UnknownPart = Literal["machine", "prompts", "sampling", "loads"]
+
+
 class Import(Record):
     """Where the figures of an imported study come from. spectune made no launch of it."""
 
@@ -67,7 +70,7 @@ class Import(Record):
     files: tuple[ImportedFile, ...]
     missing: tuple[str, ...] = ()
     """What the files do not say, in whole phrases."""
-    unknown: tuple[Literal["machine", "prompts", "sampling", "loads"], ...] = ()
+    unknown: tuple[UnknownPart, ...] = ()
     """Parts of this study that hold a placeholder, because no file says them."""
 
 

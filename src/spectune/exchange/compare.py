@@ -87,9 +87,12 @@ def compare_studies(
 ) -> StudyComparison:
     """Intervals hold together for all arms of one study at one load point (Sidak)."""
     first = studies[0]
-    checks = [None, *(comparability(first, other, allowed=allowed) for other in studies[1:])]
-    pairs = [[], *(pair_arms(first, other) for other in studies[1:])]
-    ratios = [
+    checks: list[Comparability | None] = [
+        None,
+        *(comparability(first, other, allowed=allowed) for other in studies[1:]),
+    ]
+    pairs: list[list[ArmPair]] = [[], *(pair_arms(first, other) for other in studies[1:])]
+    ratios: list[dict[tuple[str, str], _Found]] = [
         {} if check is None else _ratios(first, other, paired, check, level=level)
         for other, check, paired in zip(studies, checks, pairs, strict=True)
     ]

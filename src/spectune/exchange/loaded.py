@@ -71,7 +71,7 @@ class LoadedStudy:
     def _by_launch(
         self, arm_id: str, point: LoadPoint, figures: Callable[[LoadResult], Mapping[str, V]]
     ) -> list[tuple[int, dict[str, V]]]:
-        found = []
+        found: list[tuple[int, dict[str, V]]] = []
         for trial in self.results:
             load = load_of(trial, point) if trial.arm_id == arm_id else None
             values = {} if load is None else figures(load)

@@ -42,7 +42,8 @@ def pair_arms(old: LoadedStudy, new: LoadedStudy) -> list[ArmPair]:
     """Baselines with each other; the rest by id, else by name. In the new study's order."""
     by_id = {arm.arm_id: arm for arm in old.study.arms}
     by_name = {arm.name: arm for arm in old.study.arms}
-    pairs, taken = [], set()
+    pairs: list[ArmPair] = []
+    taken: set[str] = set()
     for arm in new.study.arms:
         is_baseline = arm.arm_id == new.study.baseline.arm_id
         other = old.study.baseline if is_baseline else by_id.get(arm.arm_id) or by_name.get(arm.name)

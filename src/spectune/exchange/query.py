@@ -207,7 +207,9 @@ def _make_views(connection: Any, places: Sequence[str]) -> None:
     connection.execute(f"SET allowed_directories = {_list([f'{folder}/' for folder in folders])}")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
-    study_rows, trial_rows, request_rows = [], [], []
+    study_rows: list[tuple[str, ...]] = []
+    trial_rows: list[tuple[str, ...]] = []
+    request_rows: list[tuple[str, ...]] = []
     for place, study in studies.items():
         root = study.path.resolve()
         study_rows.append((str(root / "study.json"), place))

@@ -15,7 +15,7 @@ from spectune.domain.arm import Arm, Knobs, baseline_arm
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.machine import Machine
 from spectune.domain.measurement import LoadResult, LoadTotals
-from spectune.domain.study import EngineSettings, Import, ImportedFile, PlannedTrial, Study
+from spectune.domain.study import EngineSettings, Import, ImportedFile, PlannedTrial, Study, UnknownPart
 from spectune.domain.trial import ServerFacts, Trial
 from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload
 from spectune.errors import BadInput
@@ -73,7 +73,7 @@ class ImportedResults:
     files: list[SourceFile]
     runs: list[ImportedRun]
     missing: list[str] = field(default_factory=list)
-    unknown: tuple[str, ...] = ("machine", "prompts", "sampling")
+    unknown: tuple[UnknownPart, ...] = ("machine", "prompts", "sampling")
     sampling: Sampling = field(default_factory=Sampling)
     os: str | None = None
 
@@ -129,7 +129,7 @@ def assemble(
             tool=results.tool,
             files=tuple(ImportedFile(name=f.name, sha256=f.sha256) for f in results.files),
             missing=tuple(dict.fromkeys([*results.missing, *_always_missing(results, run_is_launch)])),
-            unknown=tuple(results.unknown),  # type: ignore[arg-type]  # pydantic checks the words
+            unknown=results.unknown,
         ),
     )
     trials = _trials(study, groups, by_key, run_is_launch=run_is_launch, made=made)

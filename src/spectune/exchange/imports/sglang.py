@@ -127,8 +127,7 @@ def _totals(fields: Fields, load: LoadPoint, length: float | None) -> LoadTotals
             throughput=fields.positive("output_throughput") if load.concurrency == 1 else None,
         ),
         acceptance_length=length,
-        **latencies_s(fields),
-    )
+    ).model_copy(update=latencies_s(fields))
 
 
 def read_speculative(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,7 @@ def _named_sweep_run(run: ImportedRun, given: str | None) -> ImportedRun:
         drafted = f"-k{knobs.num_draft_tokens}" if knobs.num_draft_tokens else ""
         parts.insert(0, f"{knobs.method}{drafted}")
     name = arm_name(given or " ".join(parts) or "plain")
-    return ImportedRun(**{**run.__dict__, "name": name})
+    return replace(run, name=name)
 
 
 def _say_missing(results: ImportedResults) -> None:
@@ -365,8 +366,7 @@ def _totals(fields: Fields, *, concurrency: int | None) -> LoadTotals:
             tpot_ms=fields.positive("mean_tpot_ms"),
             throughput=fields.positive("output_throughput") if concurrency == 1 else None,
         ),
-        **latencies_s(fields),
-    )
+    ).model_copy(update=latencies_s(fields))
 
 
 def stream_speed(
