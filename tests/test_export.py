@@ -249,6 +249,13 @@ class TestProfile:
         assert profile["validation"]["mean_consistency"]["passed"] is True
         assert profile["validation"]["marginal_monotonicity"] == {"passed": True, "violations": []}
 
+    def test_the_published_mean_per_step(self) -> None:
+        """Steps of 1 to 4 tokens on a MiniMax-M2.7 DFlash run, from the same test: 2.4733 tokens per step."""
+        loaded = self.loaded((7814 + 5337 + 8891, 5337 + 8891, 8891), 8611 + 7814 + 5337 + 8891)
+        profile = speculation_profile(loaded, loaded.study.arms[1])
+        assert profile["mean_accept_length"] == pytest.approx(2.4733, abs=1e-3)
+        assert profile["acceptance_length_histogram"] == {"1": 8611, "2": 7814, "3": 5337, "4": 8891}
+
     def test_it_has_every_field_of_the_schema_and_ours_apart(self) -> None:
         loaded = self.loaded((60, 30, 0), 100)
         profile = speculation_profile(loaded, loaded.study.arms[1])

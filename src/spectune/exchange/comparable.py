@@ -101,7 +101,7 @@ def _value(loaded: LoadedStudy, aspect: Aspect) -> object:
     if aspect == "engine":
         return study.engine.name
     if aspect == "version":
-        return loaded.summary.study.engine_versions or None
+        return loaded.engine_versions or None
     if aspect == "machine":
         m = study.machine
         return (m.cpu, m.cores, m.memory_bytes and round(m.memory_bytes / 2**30), m.gpus)

@@ -40,6 +40,12 @@ class LoadedStudy:
         return summarize(self.study, self.trials)
 
     @cached_property
+    def engine_versions(self) -> tuple[str, ...]:
+        """As the servers said, in order of first use."""
+        said = (t.server.version for t in self.trials if t.server is not None)
+        return tuple(dict.fromkeys(version for version in said if version))
+
+    @cached_property
     def results(self) -> list[Trial]:
         """Complete trials of the study's own workload."""
         return comparable_trials(self.study, sorted(self.trials, key=lambda t: t.number))
