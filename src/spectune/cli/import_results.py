@@ -49,7 +49,9 @@ def import_command(args: argparse.Namespace) -> int:
     console = Console(highlight=False)
     console.print(study_tables(summary))
     console.print(
-        Text(f"imported {count(len({t.arm_id for t in trials}), 'arm')} of {results.tool} into {one_line(str(target))}")
+        Text(
+            f"imported {count(len({t.arm_id for t in trials}), 'arm')} of {results.tool} into {one_line(str(target))}"
+        )
     )
     for missing in study.imported.missing if study.imported else ():
         console.print(Text(f"  not in the files: {one_line(missing)}", style="dim"))
