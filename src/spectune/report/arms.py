@@ -57,6 +57,15 @@ class PointView:
         return pooled if pooled and pooled.num_trials == 1 else self.by_trial.get(trial.trial_id)
 
     def parity(self, trials: Sequence[Trial]) -> OutputParity:
+        imported = self.study.imported
+        if imported is not None and "sampling" in imported.unknown:
+            return OutputParity(
+                num_compared=0,
+                num_equal=0,
+                equal_frac=None,
+                unit=None,
+                not_compared="sampling is not recorded",
+            )
         others = [self._requests(t) for t in trials if t is not self.reference]
         return output_parity(
             [requests for requests in others if requests],

@@ -119,12 +119,14 @@ def _model(config: Fields, successful: list[Fields]) -> str | None:
 
 
 def _body(fields: Fields) -> dict[str, Any]:
-    """The request as it was sent; empty where the report left it out."""
-    try:
-        arguments = json.loads(fields.text("request_args") or "null")
-    except (ValueError, RecursionError):
-        return {}
-    body = arguments.get("body") if isinstance(arguments, dict) else None
+    """The request as it was sent; empty where the report left it out. Its headers may hold a key: not read."""
+    arguments = fields.values.get("request_args")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return {}
+    body = arguments.get("body", arguments) if isinstance(arguments, dict) else None
     return body if isinstance(body, dict) else {}
 
 

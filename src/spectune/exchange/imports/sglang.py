@@ -76,7 +76,8 @@ def _serving_run(fields: Fields, name: str, hints: ArmHints) -> ImportedRun:
     length = fields.positive("accept_length")
     if length is not None and length < 1:
         raise BadInput(f"{fields.place}: accept_length: must be at least 1, got {length:g}")
-    knobs = facts.effective or Knobs(method=UNKNOWN_METHOD if length is not None else "none")
+    speculated = length is not None or (hints.method is not None and hints.method != "none")
+    knobs = facts.effective or Knobs(method=UNKNOWN_METHOD if speculated else "none")
     lists = read_requests(fields, cached="cached_tokens")
     load = load_point(
         concurrency=fields.whole("max_concurrency", minimum=1),
@@ -163,7 +164,7 @@ def _speculative_run(fields: Fields, given: str | None, hints: ArmHints) -> Impo
     return ImportedRun(
         name=arm_name(name),
         knobs=hinted(knobs, hints) if speculates else Knobs(),
-        target=hints.target or NOT_RECORDED,
+        target=hints.target or fields.text("model_path") or NOT_RECORDED,
         engine=hints.engine or "sglang",
         result=LoadResult(
             load=LoadPoint.closed(batch or 1),
