@@ -121,6 +121,13 @@ class TestVllm:
         speedup = first(loaded, "eagle3").speedup
         assert speedup is not None and speedup.n == 8 and speedup.low is not None
 
+    def test_other_prompt_lengths_are_other_prompts(self, tmp_path: Path) -> None:
+        body = json.loads((FILES / "vllm-bench/eagle3.json").read_text())
+        body["input_lens"][3] += 1
+        file = tmp_path / "eagle3.json"
+        file.write_text(json.dumps(body))
+        assert first(imported("vllm-bench/plain.json", str(file)), "eagle3").speedup is None
+
     def test_a_summary_has_speed_and_no_interval(self) -> None:
         loaded = imported("vllm-bench/plain-summary.json")
         load = first(loaded, "plain-summary")
