@@ -40,7 +40,7 @@ def export_text(loaded: LoadedStudy, form: Form, options: ExportOptions) -> str:
     if form == "csv":
         arm_id = None if options.arm is None else loaded.find_arm(options.arm).arm_id
         rows = rows_of(loaded, options.rows, arm_id=arm_id)
-        return csv_text((row.values() for row in rows), list(COLUMNS[options.rows]))
+        return csv_text((list(row.values()) for row in rows), list(COLUMNS[options.rows]))
     if form == "vllm-bench":
         return _vllm_bench(loaded, options)
     if form == "speculation-profile":

@@ -51,8 +51,8 @@ def speed_by_prompt(loads: Iterable[LoadResult], speed: Speed = end_to_end) -> d
     logs: dict[str, list[float]] = {}
     for load in loads:
         if load.totals is not None and not load.requests and speed is end_to_end:
-            for group, value in _stated_speeds(load.totals).items():
-                logs.setdefault(group, []).append(math.log(value))
+            for group, stated_speed in _stated_speeds(load.totals).items():
+                logs.setdefault(group, []).append(math.log(stated_speed))
         for request in load.completed:
             value = speed(request)
             if value is not None and value > 0:

@@ -56,7 +56,7 @@ def json_documents(source: SourceFile) -> list[Any]:
         whole = error
     except RecursionError as error:
         raise BadInput(f"{source.path}: is nested too deeply") from error
-    found = []
+    found: list[Any] = []
     for number, line in enumerate(source.text.splitlines(), start=1):
         if not line.strip():
             continue
