@@ -256,10 +256,29 @@ class TestGuidellm:
         load = first(loaded, "plain")
         assert (load.label, load.num_requests) == ("c=2", len(ok))
         assert load.e2e_tok_per_s is not None
-        speeds = [r["output_tokens_per_second"] for r in ok]
-        assert load.e2e_tok_per_s.value == pytest.approx(sum(speeds) / len(speeds), rel=0.1)
+        logs = []
+        for r in ok:
+            times = r["info"]["timings"]
+            logs.append(
+                math.log(r["output_tokens"] / (times["last_token_iteration"] - times["request_start"]))
+            )
+        assert load.e2e_tok_per_s.value == pytest.approx(math.exp(sum(logs) / len(logs)))
         speedup = first(loaded, "eagle3").speedup
         assert speedup is not None and speedup.n == 8
+
+    def test_acceptance_of_each_request_is_vllms(self) -> None:
+        real = json.loads((FILES / "guidellm/eagle3.json").read_text())
+        stats = [
+            r["response_metrics"]["speculative_decoding"]
+            for r in real["benchmarks"][0]["requests"]["successful"]
+        ]
+        loaded = imported("guidellm/eagle3.json")
+        load = first(loaded, "eagle3")
+        assert load.acceptance_source == "per-request" and load.acceptance_length is not None
+        kept, steps = (sum(s[k] for s in stats) for k in ("num_accepted_draft_tokens", "num_spec_steps"))
+        assert load.acceptance_length.value == pytest.approx(1 + kept / steps)
+        assert load.acceptance_length.low is not None
+        assert arm(loaded, "eagle3").arm.knobs.num_draft_tokens == 3
 
     def test_keys_in_a_report_never_reach_the_study(self, tmp_path: Path) -> None:
         """guidellm writes its back end's settings and each request's headers, keys included."""

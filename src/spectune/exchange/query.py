@@ -149,7 +149,7 @@ FROM (SELECT d.study_dir, s.name AS study, unnest(s.arms) AS arm, generate_subsc
   FROM study_files AS s JOIN study_dirs AS d ON s.filename = d.study_file)
 """
 _TRIALS = """
-SELECT f.study_dir, trial_id, number, arm.name AS arm, arm_id, arm.knobs.method AS method,
+SELECT f.study_dir, t.trial_id, number, arm.name AS arm, arm_id, arm.knobs.method AS method,
   arm.knobs.num_draft_tokens AS num_draft_tokens, repetition, status, failure.cause AS cause, started_at, ended_at,
   server.version AS engine_version, workload_hash, phases_s, simulated
 FROM trial_files AS t JOIN trial_dirs AS f ON t.filename = f.file
