@@ -34,16 +34,22 @@ def drawn(
     acceptance: float = 1.0,
     launch_sd: float = LAUNCH_SD,
     prompt_sd: float = PROMPT_SD,
+    shared: bool = False,
     **changes: Any,
 ) -> LoadedStudy:
-    """Baseline, arms, baseline, ...: true speeds times ``speed``, accepted tokens times ``acceptance``."""
+    """Baseline, arms, baseline, ...: true speeds times ``speed``, accepted tokens times ``acceptance``.
+
+    ``shared``: the arms between two baselines are measured on one server.
+    """
     of = study(*arms, num_prompts=prompts, repetitions=launches, **changes)
     base = {p.prompt_id: 60 + 3 * i for i, p in enumerate(of.workload.prompts)}
     order = [arm for _ in range(launches) for arm in (BASELINE, *arms)] + [BASELINE]
     seen: dict[str, int] = {}
     trials = []
+    shift, launch = 0.0, 0
     for number, arm in enumerate(order, start=1):
-        shift = rng.gauss(0, launch_sd)
+        if not shared or arm is BASELINE or order[number - 2] is BASELINE:
+            shift, launch = rng.gauss(0, launch_sd), number
         records = []
         for p in of.workload.prompts:
             tok_per_s = base[p.prompt_id] * speed * math.exp(shift + rng.gauss(0, prompt_sd))
@@ -51,7 +57,9 @@ def drawn(
             records.append(request(p, tok_per_s, acceptance=kept))
         repetition = seen.get(arm.arm_id, 0)
         seen[arm.arm_id] = repetition + 1
-        trials.append(trial(of, arm, number, loads=(load_result(records),), repetition=repetition))
+        trials.append(
+            trial(of, arm, number, loads=(load_result(records),), repetition=repetition, launch=launch)
+        )
     return LoadedStudy("drawn", of, tuple(trials))
 
 

@@ -151,6 +151,29 @@ def test_a_change_by_hand() -> None:
     assert change.degrees == 2
 
 
+def test_arms_that_shared_their_launches_tell_of_noise_once() -> None:
+    """Three arms on the same two servers have the degrees of one: two launches on each side."""
+    launches = [{"p": 1.0}, {"p": 1.2}]
+    arms = dict.fromkeys("abc", (launches, launches))
+    apart = speed_changes(arms)["a"]
+    shared = speed_changes(arms, numbers=dict.fromkeys("abc", ((1, 2), (1, 2))))["a"]
+    assert (apart.degrees, shared.degrees) == (pytest.approx(6), pytest.approx(2))
+    assert apart.error == pytest.approx(shared.error)
+
+
+@pytest.mark.timeout(900)
+def test_studies_whose_arms_share_servers_fail_as_seldom_as_stated() -> None:
+    """Every arm of a round on one server: its shift is in all of them, and no average takes it out."""
+    rng = random.Random(14)
+    failed = sum(
+        not gate(
+            drawn(rng, prompts=4, shared=True), drawn(rng, prompts=4, shared=True), max_slowdown=0.0
+        ).passed
+        for _ in range(PAIRS)
+    )
+    assert failed / PAIRS <= 0.05 + TWO_ERRORS
+
+
 def test_all_arms_together_see_what_no_single_one_shows() -> None:
     changes = [Change(f"arm{i}", -0.06, 0.035, 30.0, 5, 5, 5) for i in range(8)]
     whole = together("all", changes, independent=True)

@@ -10,6 +10,7 @@ are compared, each with the errors of its own study.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ _CONTRADICTION = 0.95
 
 SpeedByPrompt = Mapping[str, float]
 AcceptanceByPrompt = Mapping[str, AcceptanceCounts]
+LaunchNumbers = Mapping[str, tuple[Sequence[int], Sequence[int]]]
+"""By arm, of its launches in the old and in the new study: arms that shared a server have a number in common."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,12 @@ class _Figures:
     old: tuple[float, ...]
     new: tuple[float, ...]
     num_prompts: int
+    numbers: tuple[tuple[int, ...], tuple[int, ...]]
+
+    def groups(self) -> list[tuple[int, tuple[float, ...], tuple[int, ...]]]:
+        """Both sides that have several launches: side, figures, launch numbers."""
+        sides = ((0, self.old, self.numbers[0]), (1, self.new, self.numbers[1]))
+        return [side for side in sides if len(side[1]) > 1]
 
     def change(self, noise: tuple[float, float] | None) -> Change:
         difference = math.fsum(self.new) / len(self.new) - math.fsum(self.old) / len(self.old)
@@ -79,8 +88,13 @@ class _Figures:
 
 def speed_changes(
     arms: Mapping[str, tuple[Sequence[SpeedByPrompt], Sequence[SpeedByPrompt]]],
+    *,
+    numbers: LaunchNumbers | None = None,
 ) -> dict[str, Change]:
-    """By arm, from its launches in the old and in the new study; arms without a common prompt are left out."""
+    """By arm, from its launches in the old and in the new study; arms without a common prompt are left out.
+
+    ``numbers``: where arms shared launches; without it, every launch is another.
+    """
     figures = []
     for name, (old, new) in arms.items():
         prompts = _common([*old, *new]) if old and new else set()
@@ -91,6 +105,7 @@ def speed_changes(
                     tuple(_mean_log(launch, prompts) for launch in old),
                     tuple(_mean_log(launch, prompts) for launch in new),
                     len(prompts),
+                    _numbers(name, old, new, numbers),
                 )
             )
     return {f.name: f.change(_noise_for(f, figures)) for f in figures}
@@ -104,29 +119,43 @@ def _mean_log(launch: SpeedByPrompt, prompts: set[str]) -> float:
     return math.fsum(math.log(launch[p]) for p in prompts) / len(prompts)
 
 
-def _squares(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """Sum of squares within the groups, and its degrees of freedom."""
-    squares, degrees = 0.0, 0
-    for group in groups:
-        _, variance = mean_var(group)
-        if variance is not None:
-            squares += variance * (len(group) - 1)
-            degrees += len(group) - 1
+def _numbers(
+    name: str, old: Sequence[object], new: Sequence[object], numbers: LaunchNumbers | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    if numbers is None:
+        own = hash(name)
+        return tuple(own + i for i in range(len(old))), tuple(own + i for i in range(len(new)))
+    return tuple(numbers[name][0]), tuple(numbers[name][1])
+
+
+def _squares(arms: Sequence[_Figures], *, sharing: Mapping[tuple[int, int], int]) -> tuple[float, float]:
+    """Sum of squares within arms and sides, and its degrees of freedom.
+
+    Arms that shared their launches tell of them once, whatever their number: each counts for its part.
+    """
+    squares = degrees = 0.0
+    for arm in arms:
+        for side, values, numbers in arm.groups():
+            _, variance = mean_var(values)
+            part = len(values) / sum(sharing.get((side, n), 1) for n in numbers)
+            squares += part * (variance or 0.0) * (len(values) - 1)
+            degrees += part * (len(values) - 1)
     return squares, degrees
 
 
 def _noise_for(arm: _Figures, arms: Sequence[_Figures]) -> tuple[float, float] | None:
     """Variance of one launch of ``arm`` and its degrees: of all arms, or its own where that is clearly larger."""
-    own, own_degrees = _squares([arm.old, arm.new])
-    rest, rest_degrees = _squares([group for a in arms if a is not arm for group in (a.old, a.new)])
-    if own_degrees + rest_degrees == 0:
+    sharing = Counter((side, n) for a in arms for side, _, numbers in a.groups() for n in numbers)
+    own, own_degrees = _squares([arm], sharing={})
+    rest, rest_degrees = _squares([a for a in arms if a is not arm], sharing=sharing)
+    pooled, degrees = _squares(arms, sharing=sharing)
+    if degrees == 0:
         return None
     if own_degrees and rest_degrees:
         limit = f_quantile(_CONTRADICTION, own_degrees, rest_degrees)
         if own / own_degrees > limit * rest / rest_degrees:
-            return own / own_degrees, float(own_degrees)
-    degrees = own_degrees + rest_degrees
-    return (own + rest) / degrees, float(degrees)
+            return own / own_degrees, own_degrees
+    return pooled / degrees, degrees
 
 
 def speedup_change(name: str, old: Comparison, new: Comparison) -> Change:
@@ -155,6 +184,8 @@ def speedup_change(name: str, old: Comparison, new: Comparison) -> Change:
 
 def acceptance_changes(
     arms: Mapping[str, tuple[Sequence[AcceptanceByPrompt], Sequence[AcceptanceByPrompt]]],
+    *,
+    numbers: LaunchNumbers | None = None,
 ) -> dict[str, Change]:
     """Of acceptance length, token-weighted over the common prompts.
 
@@ -172,7 +203,7 @@ def acceptance_changes(
         if not prompts or any(value is None for side in launches for value in side):
             continue
         sides = [tuple(v for v in side if v is not None) for side in launches]
-        figures.append(_Figures(name, sides[0], sides[1], len(prompts)))
+        figures.append(_Figures(name, sides[0], sides[1], len(prompts), _numbers(name, old, new, numbers)))
         spread = _jackknife(old, new, prompts)
         if spread is not None:
             jackknifed[name] = spread

@@ -20,6 +20,7 @@ from spectune.exchange.pairing import (
     acceptance_changes_of,
     common_loads,
     pair_arms,
+    shares_launches,
     speed_changes_of,
 )
 
@@ -86,11 +87,12 @@ def gate(
             f"or let it stand with --allow {aspect}"
         )
     pairs = pair_arms(old, new)
+    independent = check.basis == "tok/s" and not shares_launches(old, new)
     named: list[tuple[Figure, str, str, Change]] = []
     for point in common_loads(old, new):
         if "speed" in figures:
             found = speed_changes_of(old, new, pairs, point, basis=check.basis)
-            named += _named(check.basis, pairs, point.label, found, independent=check.basis == "tok/s")
+            named += _named(check.basis, pairs, point.label, found, independent=independent)
         if "acceptance" in figures:
             lengths = acceptance_changes_of(old, new, pairs, point)
             named += _named("acceptance length", pairs, point.label, lengths, independent=False)

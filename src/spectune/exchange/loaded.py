@@ -67,12 +67,17 @@ class LoadedStudy:
         return [speeds for _, speeds in self.numbered_speeds(arm_id, point)]
 
     def numbered_speeds(self, arm_id: str, point: LoadPoint) -> list[tuple[int, dict[str, float]]]:
-        """The same with each launch's number."""
+        """The same with the number of each launch: arms that differ in their requests alone share theirs."""
         return self._by_launch(arm_id, point, lambda load: speed_by_prompt([load]))
 
     def acceptance(self, arm_id: str, point: LoadPoint) -> list[dict[str, AcceptanceCounts]]:
         """Of each launch, counts by prompt key; requests whose verify steps are unknown are left out."""
-        return [counts for _, counts in self._by_launch(arm_id, point, _acceptance_by_prompt)]
+        return [counts for _, counts in self.numbered_acceptance(arm_id, point)]
+
+    def numbered_acceptance(
+        self, arm_id: str, point: LoadPoint
+    ) -> list[tuple[int, dict[str, AcceptanceCounts]]]:
+        return self._by_launch(arm_id, point, _acceptance_by_prompt)
 
     def _by_launch(
         self, arm_id: str, point: LoadPoint, figures: Callable[[LoadResult], Mapping[str, V]]
@@ -83,7 +88,7 @@ class LoadedStudy:
             values = {} if load is None else figures(load)
             if values:
                 by_key = {self.prompt_keys.get(p, p): value for p, value in values.items()}
-                found.append((trial.number, by_key))
+                found.append((trial.launch_number, by_key))
         return found
 
     def find_arm(self, name: str) -> Arm:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from spectune.domain.arm import Arm, differing_factors
 from spectune.domain.statistics import SpeedSample, compare_with_baseline
@@ -14,10 +14,12 @@ from spectune.domain.statistics_between import (
     speed_changes,
     speedup_change,
 )
+from spectune.domain.trial import num_launches
 from spectune.domain.workload import LoadPoint
 from spectune.exchange.loaded import LoadedStudy
 
 Basis = Literal["tok/s", "speedup"]
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,30 @@ def speed_changes_of(
     """By the new arm's id. On the basis of speedups the baseline has none."""
     if basis == "speedup":
         return _speedup_changes(old, new, pairs, point)
-    return speed_changes(
-        {
-            pair.new.arm_id: (old.speeds(pair.old.arm_id, point), new.speeds(pair.new.arm_id, point))
-            for pair in pairs
-        }
-    )
+    sides = {
+        pair.new.arm_id: (
+            old.numbered_speeds(pair.old.arm_id, point),
+            new.numbered_speeds(pair.new.arm_id, point),
+        )
+        for pair in pairs
+    }
+    return speed_changes(_figures(sides), numbers=_numbers(sides))
+
+
+Numbered = Mapping[str, tuple[Sequence[tuple[int, V]], Sequence[tuple[int, V]]]]
+
+
+def _figures(sides: Numbered[V]) -> dict[str, tuple[list[V], list[V]]]:
+    return {arm: ([v for _, v in old], [v for _, v in new]) for arm, (old, new) in sides.items()}
+
+
+def _numbers(sides: Numbered[V]) -> dict[str, tuple[list[int], list[int]]]:
+    return {arm: ([n for n, _ in old], [n for n, _ in new]) for arm, (old, new) in sides.items()}
+
+
+def shares_launches(*studies: LoadedStudy) -> bool:
+    """Whether arms of one of them were measured on one and the same server."""
+    return any(num_launches(study.results) < len(study.results) for study in studies)
 
 
 def _speedup_changes(
@@ -109,13 +129,12 @@ def acceptance_changes_of(
     old: LoadedStudy, new: LoadedStudy, pairs: Sequence[ArmPair], point: LoadPoint
 ) -> dict[str, Change]:
     """By the new arm's id, of arms that draft."""
-    return acceptance_changes(
-        {
-            pair.new.arm_id: (
-                old.acceptance(pair.old.arm_id, point),
-                new.acceptance(pair.new.arm_id, point),
-            )
-            for pair in pairs
-            if not pair.is_baseline
-        }
-    )
+    sides = {
+        pair.new.arm_id: (
+            old.numbered_acceptance(pair.old.arm_id, point),
+            new.numbered_acceptance(pair.new.arm_id, point),
+        )
+        for pair in pairs
+        if not pair.is_baseline
+    }
+    return acceptance_changes(_figures(sides), numbers=_numbers(sides))
