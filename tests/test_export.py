@@ -165,6 +165,18 @@ class TestScripts:
         with pytest.raises(BadInput, match=r"--image vllm/vllm-openai:v0\.32\.0"):
             exported(launched(), "kubernetes")
 
+    def test_fields_that_every_request_needs_are_said(self) -> None:
+        arm = speculative("k", request={"speculative.n_max": 2, "x": "a\nb"})
+        of = study(arm)
+        loaded = LoadedStudy(
+            "here", of, (trial(of, BASELINE, 1, speeds=50.0), trial(of, arm, 2, speeds=60.0))
+        )
+        script = export_text(loaded, "command", ExportOptions(arm="k"))
+        assert (
+            '# its speed needs these fields in every request: {"speculative.n_max": 2, "x": "a\\nb"}'
+            in script
+        )
+
     def test_the_best_arm_is_the_default_and_plain_decoding_says_so(self) -> None:
         loaded = launched()
         assert "90" not in export_text(loaded, "command", ExportOptions())

@@ -249,6 +249,9 @@ def _notes(loaded: LoadedStudy, arm: Arm, trial: Trial) -> Iterator[str]:
         yield "plain decoding: no arm is shown to be faster"
     elif load is not None and load.speedup is not None:
         yield f"{times(load.speedup)} of plain decoding at {load.label}"
+    if arm.request:
+        fields = json.dumps(arm.request, sort_keys=True)
+        yield f"its speed needs these fields in every request: {one_line(fields, limit=400)}"
     if trial.simulated:
         yield SIMULATED
     if "spectune.embedded.llama_server" in trial.command:
