@@ -14,7 +14,7 @@ from drafter_training import draft_config, random_draft, write_tiny_target  # no
 
 from spectune.drafter.batches import Batch, collate, training_starts  # noqa: E402
 from spectune.drafter.features import needed_positions  # noqa: E402
-from spectune.drafter.loss import SoftLabelLoss  # noqa: E402
+from spectune.drafter.loss import WantedRows, soft_label_loss  # noqa: E402
 from spectune.drafter.model import EagleDraft  # noqa: E402
 from spectune.drafter.objective import TestTimeLoss  # noqa: E402
 from spectune.drafter.target import Target, load_target  # noqa: E402
@@ -30,7 +30,16 @@ def test_the_written_out_gradient_is_that_of_the_plain_cross_entropy() -> None:
     p, which = full[:, :50], torch.randint(0, 90, (300,), generator=chance)
     plain = -(p[which] * (state @ weight.T).log_softmax(-1)).sum() / 300
     expected = torch.autograd.grad(plain * 3, (state, weight))
-    loss, hits = SoftLabelLoss.apply(state, weight, p, p.argmax(-1), which, 1 / 300, torch.float32)
+    mass = p.sum(-1)
+    loss, hits = soft_label_loss(
+        state,
+        weight.T.contiguous(),
+        wanted_PD=WantedRows.apply(p / mass[:, None], weight.T.contiguous()),
+        mass_P=mass,
+        top_P=p.argmax(-1),
+        which_N=which,
+        scale=1 / 300,
+    )
     torch.testing.assert_close(loss, plain)
     torch.testing.assert_close(torch.autograd.grad(loss * 3, (state, weight)), expected)
     assert int(hits) == int(((state @ weight.T).argmax(-1) == p.argmax(-1)[which]).sum())
@@ -95,6 +104,19 @@ def test_the_loss_is_the_plain_sum_over_masked_positions(draft: EagleDraft, targ
                     weight = 0.8**j / (1 + 0.8 + 0.64)
                     expected -= weight * float((p[start + 1 + j] * log_q[m]).sum())
     assert float(loss_of(draft, target, batch)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_in_bfloat16_the_gradient_points_the_same_way(draft: EagleDraft, target: Target) -> None:
+    batch, gradients = batch_of(IDS, TWO_TURNS), []
+    features = target.features(batch.tokens_BL, needed_positions(batch.mask_BL))
+    for dtype in (torch.float32, torch.bfloat16):
+        objective = TestTimeLoss(draft, target.ends, num_steps=3, decay=0.8, dtype=dtype)
+        objective(batch, features, [1.0] * 3)[0].backward()
+        gradients.append({name: p.grad.flatten() for name, p in draft.named_parameters()})
+        draft.zero_grad(set_to_none=True)
+    for name, exact in gradients[0].items():
+        similar = torch.nn.functional.cosine_similarity(exact, gradients[1][name], dim=0)
+        assert float(similar) > 0.99, name
 
 
 def test_tokens_behind_the_last_answer_change_nothing(draft: EagleDraft, target: Target) -> None:

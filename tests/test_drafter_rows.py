@@ -185,3 +185,24 @@ def test_a_server_drafts_behind_the_first_answer_token_and_training_at_it() -> N
     mask = np.array([0, 0, 1, 1, 1, 0], np.uint8)
     assert training_starts(mask).tolist() == [0, 1, 2]
     assert serving_starts(mask).tolist() == [1, 2]
+
+
+def test_a_smaller_choice_of_training_rows_is_part_of_a_larger_one(tmp_path: Path) -> None:
+    some = [
+        row(str(n), [5, 6, n % 40], [0, 1, 1], split="held-out" if n % 10 == 9 else "train")
+        for n in range(60)
+    ]
+    rows = prepare(tmp_path, write_jsonl(tmp_path / "data.jsonl", some))
+    few, more = (rows.with_train_rows(count, seed=3) for count in (6, 18))
+    chosen = [set(r.of_split("train").tolist()) for r in (few, more, rows)]
+    assert [len(c) for c in chosen] == [6, 18, 54] and chosen[0] < chosen[1] < chosen[2]
+    assert few.of_split("held-out").tolist() == rows.of_split("held-out").tolist()
+    assert few.fingerprint == rows.fingerprint and rows.with_train_rows(54, seed=3) is rows
+
+
+def test_the_vocabulary_comes_from_the_chosen_rows_only(tmp_path: Path) -> None:
+    some = [row(str(n), [5, 6, 10 + n], [0, 0, 1]) for n in range(30)]
+    rows = prepare(tmp_path, write_jsonl(tmp_path / "data.jsonl", some)).with_train_rows(4, seed=0)
+    vocabulary = choose_vocabulary(rows, size=4, vocab_size=50)
+    assert vocabulary.target_ids.tolist() == [10 + n for n in rows.of_split("train")]
+    assert vocabulary.num_answer_tokens == 4

@@ -383,3 +383,23 @@ def test_a_folder_that_transformers_cannot_load_is_named(tmp_path: Path) -> None
     (tmp_path / "config.json").write_text('{"model_type": "no-such-model"}')
     with pytest.raises(BadInput, match="transformers cannot load it as a causal language model"):
         load_target(str(tmp_path), layers=(1, 3, 5), dtype="float32", device="cpu")
+
+
+def test_runs_on_some_of_the_rows_share_the_features_of_all(inputs: dict[str, Any], tmp_path: Path) -> None:
+    options = OPTIONS.model_copy(update={"max_steps": 2})
+    notes: list[str] = []
+    look = Cadence(on_note=notes.append)
+    few = train(
+        options.model_copy(update={"num_train_rows": 16}),
+        out=tmp_path / "few",
+        cache=tmp_path / "cache",
+        cadence=look,
+        **inputs,
+    )
+    made = (tmp_path / "cache" / "features" / "shard-00000.safetensors").stat()
+    whole = train(options, out=tmp_path / "whole", cache=tmp_path / "cache", cadence=look, **inputs)
+    assert few.num_train_rows == 16 < whole.num_train_rows
+    assert few.num_answer_tokens < whole.num_answer_tokens
+    assert sum("feature cache" in note for note in notes) == 1
+    assert (tmp_path / "cache" / "features" / "shard-00000.safetensors").stat() == made
+    assert not (tmp_path / "few" / "features").exists()

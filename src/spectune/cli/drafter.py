@@ -63,6 +63,7 @@ def train_command(args: argparse.Namespace) -> int:
             target_source=args.target,
             data=data,
             out=Path(args.out),
+            cache=Path(args.cache) if args.cache else None,
             device=args.device,
             cadence=cadence,
             matrix_flop_per_s=measure_matrix_rate(dtype=args.dtype, device=device),
@@ -102,7 +103,7 @@ def _dry_run(args: argparse.Namespace, options: TrainOptions, data: Sequence[Pat
     with tempfile.TemporaryDirectory() as scratch:
         rows = prepare_rows(
             data, Path(scratch) / "rows", max_length=options.max_length, vocab_size=config.vocab_size
-        )
+        ).with_train_rows(options.num_train_rows, seed=options.seed)
         vocabulary = choose_vocabulary(rows, size=config.draft_vocab_size, vocab_size=config.vocab_size)
         num_train, num_tokens = len(rows.of_split("train")), int(rows.offsets[-1])
     per_epoch = num_train // options.batch_size
@@ -144,6 +145,7 @@ def train_options(args: argparse.Namespace) -> TrainOptions:
             micro_batch_size=args.micro_batch_size,
             learning_rate=args.learning_rate,
             max_length=args.max_length,
+            num_train_rows=args.train_rows,
             dtype=args.dtype,
             features=args.features,
             seed=args.seed,

@@ -72,6 +72,12 @@ def _add_train(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     course.add_argument(
         "--max-length", type=_whole, default=2048, metavar="TOKENS", help="default: %(default)s"
     )
+    course.add_argument(
+        "--train-rows",
+        type=_whole,
+        metavar="N",
+        help="train on so many of the training rows, by chance, smaller choices within larger ones: for a forecast",
+    )
     course.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     machine = parser.add_argument_group("machine")
     machine.add_argument(
@@ -79,6 +85,11 @@ def _add_train(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         choices=("cache", "on-the-fly"),
         default="cache",
         help="hidden states from disk, made once, or from the target at every step (default: %(default)s)",
+    )
+    machine.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="where rows and features are kept, for runs on the same data to share (default: in --out)",
     )
     machine.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     _device_flag(machine)

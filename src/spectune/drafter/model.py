@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,9 +55,29 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = _Norm.apply(x, self.weight.to(x.dtype), self.eps)
+        return out
+
+
+class _Norm(torch.autograd.Function):
+    """With its gradient written out: left to autograd, norms cost as much as the feed-forward's products."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
         wide = x.float()
-        scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return scaled.to(x.dtype) * self.weight
+        inverse = torch.rsqrt(torch.linalg.vecdot(wide, wide)[..., None] / x.shape[-1] + eps)
+        scaled = (wide * inverse).to(x.dtype)
+        ctx.save_for_backward(scaled, inverse, weight_D)
+        return scaled * weight_D
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scaled, inverse, weight_D = ctx.saved_tensors
+        wide, by_scaled = scaled.float(), (grads[0] * weight_D).float()
+        by_weight = (grads[0].float() * wide).flatten(0, -2).sum(0).to(weight_D.dtype)
+        along = torch.linalg.vecdot(by_scaled, wide)[..., None] / wide.shape[-1]
+        by_x = torch.addcmul(by_scaled, wide, along, value=-1).mul_(inverse)
+        return by_x.to(scaled.dtype), by_weight, None
 
 
 class Attention(nn.Module):
@@ -115,8 +136,9 @@ def _attend(q_BHMC: Tensor, k_BGLC: Tensor, v_BGLC: Tensor, starts_BM: Tensor, *
     q = q_BHMC.reshape(B, G, H // G, M, C) * C**-0.5
     scores = (q.reshape(B, G, -1, C) @ k_BGLC.transpose(2, 3)).view(B, G, -1, M, L)
     hidden_BML = torch.arange(L, device=q.device) > starts_BM[:, :, None]
-    scores = scores.float().masked_fill(hidden_BML[:, None, None], -math.inf)
-    own_scores = [(q * k[:, :, None]).sum(-1, keepdim=True, dtype=torch.float32) for k in own[0::2]]
+    scores = scores.masked_fill(hidden_BML[:, None, None], -math.inf)
+    own_scores = [(q * k[:, :, None]).sum(-1, keepdim=True) for k in own[0::2]]
+    # The products' type goes in and comes out; softmax itself computes in float32.
     weights = torch.cat([scores, *own_scores], dim=-1).softmax(-1).to(v_BGLC.dtype)
     mixed = (weights[..., :L].reshape(B, G, -1, L) @ v_BGLC).view(B, G, -1, M, C)
     for j, v in enumerate(own[1::2]):
@@ -149,8 +171,8 @@ class DraftLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def normed(self, embedding: Tensor, state: Tensor) -> Tensor:
-        return torch.cat([self.input_layernorm(embedding), self.hidden_norm(state)], dim=-1)
+    def joined(self, normed_embedding: Tensor, state: Tensor) -> Tensor:
+        return torch.cat([normed_embedding, self.hidden_norm(state)], dim=-1)
 
 
 class EagleDraft(nn.Module):
@@ -185,14 +207,19 @@ class EagleDraft(nn.Module):
         fused: Tensor = self.fc(states_BLF)
         return fused
 
-    def prefix(self, embedding_BLD: Tensor, fused_BLD: Tensor) -> Keys:
+    def read(self, embedding: Tensor) -> Tensor:
+        """Token embeddings as the layer takes them in: behind their norm."""
+        out: Tensor = self.midlayer.input_layernorm(embedding)
+        return out
+
+    def prefix(self, read_BLD: Tensor, fused_BLD: Tensor) -> Keys:
         """Keys of every position, from the target's own states."""
-        turn = self._turn(torch.arange(embedding_BLD.shape[1], device=embedding_BLD.device)[None])
-        return self.midlayer.self_attn.keys(self.midlayer.normed(embedding_BLD, fused_BLD), turn)
+        turn = self._turn(torch.arange(read_BLD.shape[1], device=read_BLD.device)[None])
+        return self.midlayer.self_attn.keys(self.midlayer.joined(read_BLD, fused_BLD), turn)
 
     def step(
         self,
-        embedding_BMD: Tensor,
+        read_BMD: Tensor,
         state_BMD: Tensor,
         *,
         prefix: Keys,
@@ -206,7 +233,7 @@ class EagleDraft(nn.Module):
         """
         layer = self.midlayer
         turn = self._turn(starts_BM + j)
-        x = layer.normed(embedding_BMD, state_BMD)
+        x = layer.joined(read_BMD, state_BMD)
         if j > 0:
             own.append(layer.self_attn.keys(x, turn))
         mixed = layer.self_attn(layer.self_attn.queries(x, turn), prefix, starts_BM, own)
@@ -221,15 +248,35 @@ class EagleDraft(nn.Module):
 
     def _turn(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         angles = positions[:, None, :, None].float() * self.frequencies
-        angles = torch.cat([angles, angles], dim=-1)
         return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     """Rotary position embedding in Llama's layout (halves, not pairs)."""
+    out: Tensor = _Rotation.apply(x, *turn)
+    return out
+
+
+class _Rotation(torch.autograd.Function):
+    """The gradient of a rotation is the rotation back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _turned(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        return _turned(grads[0], cos, -sin), None, None
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.float().chunk(2, dim=-1)
-    turned = x.float() * turn[0] + torch.cat([-second, first], dim=-1) * turn[1]
-    return turned.to(x.dtype)
+    out, half = torch.empty_like(x), first.shape[-1]
+    out[..., :half] = torch.addcmul(first * cos, second, sin, value=-1)
+    out[..., half:] = torch.addcmul(second * cos, first, sin)
+    return out
 
 
 def inverse_frequencies(config: DraftConfig) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spectune.drafter.batches import Batch
 from spectune.drafter.features import needed_positions
-from spectune.drafter.loss import SoftLabelLoss
+from spectune.drafter.loss import WantedRows, shares_and_logsumexp, soft_label_loss
 from spectune.drafter.model import EagleDraft
 from spectune.drafter.target import Ends, Features
 from spectune.drafter.unroll import unroll
@@ -22,8 +22,10 @@ from spectune.drafter.unroll import unroll
 class Labels:
     """The target's view at each position that predicts an answer token, each made once for all steps."""
 
-    probabilities_PV: Tensor
-    """Not renormalised: they sum to the mass within the draft vocabulary."""
+    shares_PV: Tensor
+    """Probabilities within the draft vocabulary: they sum to 1."""
+    mass_P: Tensor
+    """Probability of the whole draft vocabulary, float32."""
     top_P: Tensor
     """The target's most likely token as a draft token, -1 if it cannot be drafted."""
     place_BL: Tensor
@@ -45,10 +47,11 @@ class Labeller:
     def labels(self, batch: Batch, features: Features, dtype: torch.dtype) -> Labels:
         needed = torch.as_tensor(needed_positions(batch.mask_BL), device=features.final_BLD.device)
         with torch.no_grad():
-            logits_PV = self._head.logits(features.final_BLD[needed]).float()
-            probabilities_PV = logits_PV.sub_(features.logsum_BL[needed][:, None]).exp_().to(dtype)
+            logits_PV = self._head.logits(features.final_BLD[needed])
+            shares_PV, _, logsumexp_P = shares_and_logsumexp(logits_PV)
+            mass_P = (logsumexp_P - features.logsum_BL[needed]).exp().clamp(max=1)
         place_BL = (needed.flatten().cumsum(0) - 1).view(needed.shape)
-        return Labels(probabilities_PV, self._draft_ids[features.top_BL[needed]], place_BL)
+        return Labels(shares_PV.to(dtype), mass_P, self._draft_ids[features.top_BL[needed]], place_BL)
 
 
 class TestTimeLoss(nn.Module):
@@ -90,18 +93,20 @@ class TestTimeLoss(nn.Module):
                 starts_BM=starts_BM,
                 num_steps=len(self._weights),
             )
+            head_DV = self.draft.lm_head.weight.to(self._dtype).T.contiguous()
+            wanted_PD = WantedRows.apply(labels.shares_PV, head_DV).float()
             for j, state_BMD in enumerate(states):
                 valid_BM = valid_JBM[j]
                 predicted_BM = (starts_BM + 1 + j).clamp(max=labels.place_BL.shape[1] - 1)
                 which_N = labels.place_BL.gather(1, predicted_BM)[valid_BM]
-                loss, num_hits = SoftLabelLoss.apply(
+                loss, num_hits = soft_label_loss(
                     self.draft.norm(state_BMD[valid_BM]),
-                    self.draft.lm_head.weight,
-                    labels.probabilities_PV,
-                    labels.top_P,
-                    which_N,
-                    scale_J[j],
-                    self._dtype,
+                    head_DV,
+                    wanted_PD=wanted_PD,
+                    mass_P=labels.mass_P,
+                    top_P=labels.top_P,
+                    which_N=which_N,
+                    scale=scale_J[j],
                 )
                 losses.append(loss)
                 hits.append(num_hits)

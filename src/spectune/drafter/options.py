@@ -38,6 +38,8 @@ class TrainOptions(Record):
     weight_decay: float = Field(default=0.01, ge=0)
     clip_norm: float = Field(default=1.0, gt=0)
     max_length: int = Field(default=2048, ge=8)
+    num_train_rows: int | None = Field(default=None, ge=1)
+    """Train on so many of the training rows, by chance; a smaller choice is part of a larger one."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Of matrix products and of the target; weights and optimizer state are float32."""
     features: Literal["cache", "on-the-fly"] = "cache"

@@ -18,7 +18,7 @@ import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ COLUMNS = ("prompt_id", "category", "split", "input_ids", "loss_mask")
 SPLITS = ("train", "held-out")
 _SHOWN = 3
 _ROWS_AT_ONCE = 512
+_LEFT_OUT = 255
+"""In ``splits``: a training row that is not used."""
 _SHORTEST = 3
 """Tokens: one whose state is read, the next one, and one to predict."""
 
@@ -69,6 +71,18 @@ class Rows:
     def of_split(self, split: str) -> Ints:
         """Indexes of the rows of one split."""
         return np.flatnonzero(self.splits == SPLITS.index(split))
+
+    def with_train_rows(self, count: int | None, *, seed: int) -> Rows:
+        """Only ``count`` of the training rows, by chance; a smaller choice is part of a larger one.
+
+        Rows keep their indexes and the fingerprint stays, so features of the whole serve every choice.
+        """
+        train = self.of_split("train")
+        if count is None or count >= len(train):
+            return self
+        splits = np.array(self.splits)
+        splits[np.random.default_rng(seed).permutation(train)[count:]] = _LEFT_OUT
+        return replace(self, splits=splits)
 
     def category(self, index: int) -> str:
         return self.category_names[int(self.categories[index])]

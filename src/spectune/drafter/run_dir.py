@@ -5,7 +5,7 @@
     RUN/
       lock                held while a process trains
       run.json            options, target, fingerprint of the rows: a resumed run must agree
-      rows/ features/     see ``rows`` and ``features``
+      rows/ features/     see ``rows`` and ``features``; elsewhere where runs share them
       progress.jsonl      one ``StepReport`` a line
       checkpoints/step-00000120/
         model.safetensors       float32 parameters and the vocabulary map
@@ -138,13 +138,15 @@ class RunDir:
             raise BadInput(f"{error}; delete {folder} to go on from the checkpoint before") from error
         return Checkpoint(step, model, optimizer)
 
-    def write_draft(self, config: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
+    @property
+    def draft(self) -> Path:
         """The folder that SGLang and vLLM load."""
-        folder = self.path / "draft"
-        folder.mkdir(exist_ok=True)
-        write_tensors(folder / "model.safetensors", tensors)
-        _write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
-        return folder
+        return self.path / "draft"
+
+    def write_draft(self, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.draft.mkdir(exist_ok=True)
+        write_tensors(self.draft / "model.safetensors", tensors)
+        _write_text(self.draft / "config.json", json.dumps(config, indent=1) + "\n")
 
     def write_result(self, result: TrainResult) -> None:
         _write_text(self.path / "result.json", result.model_dump_json(indent=1) + "\n")

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spectune.drafter.loss import shares_and_logsumexp
 from spectune.drafter.rows import Ints
 from spectune.errors import BadInput
 
@@ -120,9 +121,9 @@ class Target:
             [torch.zeros(0, dtype=torch.int64, device=self.device)],
         )
         for some in final_ND.split(at_once):
-            logits = self.ends.logits(some).float()
-            sums.append(logits.logsumexp(-1))
-            tops.append(logits.argmax(-1))
+            logits = self.ends.logits(some)
+            sums.append(shares_and_logsumexp(logits)[2])
+            tops.append(logits.max(-1).indices)  # argmax takes four times as long on a processor
         return torch.cat(sums), torch.cat(tops)
 
     def _check_head(self) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,13 +77,17 @@ def train(
     target_source: str,
     data: Sequence[Path],
     out: Path,
+    cache: Path | None = None,
     device: str = "auto",
     cadence: Cadence | None = None,
     matrix_flop_per_s: float | None = None,
 ) -> TrainResult:
-    """Trains, or goes on with, the run in ``out``. ``matrix_flop_per_s`` prices the counted operations."""
+    """Trains, or goes on with, the run in ``out``. ``matrix_flop_per_s`` prices the counted operations.
+
+    ``cache``: where rows and features are kept, for runs on the same data to share; else in ``out``.
+    """
     look = cadence or Cadence()
-    run = RunDir(out)
+    run, cache = RunDir(out), cache or out
     with join_world(device) as world, run.held(by_this_process=world.is_first):
         ended = run.result()
         if ended is not None:
@@ -90,20 +95,21 @@ def train(
             return ended
         target = read_checkpoint(target_source)
         config = config_for_target(target, layers=options.layers, draft_vocab_size=options.draft_vocab_size)
-        rows = _rows(world, data, out / "rows", options, config)
+        rows = _rows(world, data, cache / "rows", options, config)
         vocabulary = choose_vocabulary(rows, size=config.draft_vocab_size, vocab_size=config.vocab_size)
         plan = _plan(rows, options)
         if world.is_first:
             run.begin(_description(options, target_source, rows))
             _note_data(look, rows, vocabulary, plan)
         wait_for_all(world)
-        source = _feature_source(world, options, target_source, rows, config, out / "features", look)
+        source = _feature_source(world, options, target_source, rows, config, cache / "features", look)
         draft = new_draft(config, vocabulary, source.ends, seed=options.seed, warm=options.warm_start)
         draft.to(world.device)
-        trainer = _Trainer(options, world, run, rows, plan, source, draft, look)
+        description = config_json(config, target=target.config)
+        trainer = _Trainer(options, world, run, rows, plan, source, draft, description, look)
         trainer.resume()
         trainer.loop()
-        result = trainer.result(vocabulary, config, dict(target.config), matrix_flop_per_s)
+        result = trainer.result(vocabulary, matrix_flop_per_s)
         if world.is_first:
             run.write_result(result)
         wait_for_all(world)
@@ -119,7 +125,7 @@ def _rows(
     rows = prepare_rows(data, folder, max_length=options.max_length, vocab_size=config.vocab_size)
     if world.is_first:
         wait_for_all(world)
-    return rows
+    return rows.with_train_rows(options.num_train_rows, seed=options.seed)
 
 
 def _plan(rows: Rows, options: TrainOptions) -> Plan:
@@ -229,10 +235,12 @@ class _Trainer:
         plan: Plan,
         source: FeatureSource,
         draft: EagleDraft,
+        draft_description: dict[str, Any],
         look: Cadence,
     ) -> None:
         self.options, self.world, self.run, self.rows = options, world, run, rows
         self.plan, self.source, self.draft, self.look = plan, source, draft, look
+        self.draft_description = draft_description
         self.num_steps = options.max_steps or max(1, round(options.epochs * plan.steps_per_epoch))
         self.num_parts = options.num_micro_batches(num_processes=world.size)
         self.objective = TestTimeLoss(
@@ -371,13 +379,14 @@ class _Trainer:
 
     def _evaluate(self) -> tuple[tuple[float, ...], float]:
         """Simulated acceptance length for 1, 2, ... drafted tokens, and the share of first tokens that match."""
-        draft = self._whole_draft()
+        draft, dtype = self._whole_draft(), getattr(torch, self.options.dtype)
         kept = []
         for batch in self.held_out:
             features = self.source.features(batch.rows, batch.tokens_BL, needed_positions(batch.mask_BL))
-            kept += greedy_chains(
-                draft, self.source.ends, batch, features, num_steps=self.options.num_test_steps
-            )
+            with torch.autocast(self.world.device.split(":")[0], dtype, enabled=dtype != torch.float32):
+                kept += greedy_chains(
+                    draft, self.source.ends, batch, features, num_steps=self.options.num_test_steps
+                )
         lengths = []
         for depth in range(1, self.options.num_test_steps + 1):
             pooled = pool_counts(walk(some, depth=depth).counts(num_drafted=depth) for some in kept)
@@ -395,7 +404,7 @@ class _Trainer:
         return alone
 
     def save(self) -> None:
-        """A checkpoint of this step, by the first process; the others hand in their parts."""
+        """A checkpoint of this step, and the draft as engines load it, by the first process; others hand in parts."""
         model = {name: whole(x).detach() for name, x in self.draft.state_dict().items()}
         moments = {
             f"{moment}.{name}": whole(self.optimizer.state[parameter][moment]).detach()
@@ -403,30 +412,21 @@ class _Trainer:
             for moment in _MOMENTS
         }
         if self.world.is_first:
+            half = {n: x.to(torch.bfloat16) if x.is_floating_point() else x for n, x in model.items()}
+            self.run.write_draft(self.draft_description, half)
             self.run.save(Checkpoint(self.step, model, moments))
         self.saved_step = self.step
         wait_for_all(self.world)
 
-    def result(
-        self,
-        vocabulary: DraftVocabulary,
-        config: DraftConfig,
-        target_config: dict[str, object],
-        matrix_flop_per_s: float | None,
-    ) -> TrainResult:
-        """Writes the draft as engines load it, and sums the run up."""
-        folder = self.run.path / "draft"
-        tensors = {name: whole(x).detach() for name, x in self.draft.state_dict().items()}
-        if self.world.is_first:
-            half = {n: x.to(torch.bfloat16) if x.is_floating_point() else x for n, x in tensors.items()}
-            folder = self.run.write_draft(config_json(config, target=target_config), half)
+    def result(self, vocabulary: DraftVocabulary, matrix_flop_per_s: float | None) -> TrainResult:
+        """Sums the run up."""
         speed = self.trained_tokens / self.trained_s if self.trained_s else 0.0
         floor_s = None
         if matrix_flop_per_s is not None:
-            per_token = train_operations_per_token(config, num_steps=self.options.num_test_steps)
+            per_token = train_operations_per_token(self.draft.config, num_steps=self.options.num_test_steps)
             floor_s = per_token.total * self.trained_tokens / matrix_flop_per_s / self.world.size
         return TrainResult(
-            draft=str(folder),
+            draft=str(self.run.draft),
             num_steps=self.num_steps,
             num_epochs=self.num_steps / self.plan.steps_per_epoch,
             num_train_rows=len(self.plan.rows),

@@ -72,11 +72,11 @@ def _grow(draft: EagleDraft, ends: Ends, batch: Batch, features: Features, shape
     starts_BM = torch.as_tensor(batch.starts_BM, device=device)
     B, M = starts_BM.shape
     next_BL = torch.cat([tokens_BL[:, 1:], tokens_BL[:, -1:]], dim=1)
-    embedding_BLD = F.embedding(next_BL, ends.embedding_VD).to(dtype)
+    all_read_BLD = draft.read(F.embedding(next_BL, ends.embedding_VD).to(dtype))
     fused_BLD = draft.fuse(features.states_BLF.to(dtype))
-    prefix = draft.prefix(embedding_BLD, fused_BLD)
+    prefix = draft.prefix(all_read_BLD, fused_BLD)
     state = draft.step(
-        take(embedding_BLD, starts_BM),
+        take(all_read_BLD, starts_BM),
         take(fused_BLD, starts_BM),
         prefix=prefix,
         starts_BM=starts_BM,
@@ -90,7 +90,8 @@ def _grow(draft: EagleDraft, ends: Ends, batch: Batch, features: Features, shape
     state_BWD = state.repeat_interleave(T, dim=1)
     own: list[Keys] = []
     for level in range(1, shape.num_steps):
-        read_BWD = F.embedding(draft.target_ids_V[id_BMT].view(B, M * T), ends.embedding_VD).to(dtype)
+        drafted_BW = draft.target_ids_V[id_BMT].view(B, M * T)
+        read_BWD = draft.read(F.embedding(drafted_BW, ends.embedding_VD).to(dtype))
         state_BWD = draft.step(read_BWD, state_BWD, prefix=prefix, starts_BM=starts_BW, own=own, j=level)
         chance, child = draft.logits(state_BWD).softmax(-1).topk(T, dim=-1)
         scores = (score_BMT[..., None] * chance.view(B, M, T, T)).flatten(2)

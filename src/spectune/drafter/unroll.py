@@ -36,15 +36,17 @@ def unroll(
 
     Step j reads token ``start + 1 + j``; beyond the row's end it reads its last token, and means nothing.
     """
-    dtype = draft.norm.weight.dtype
+    device = states_BLF.device.type
+    mixed = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if mixed else draft.norm.weight.dtype
     next_BL = torch.cat([tokens_BL[:, 1:], tokens_BL[:, -1:]], dim=1)
-    embedding_BLD = F.embedding(next_BL, embedding_VD).to(dtype)
+    read_BLD = draft.read(F.embedding(next_BL, embedding_VD).to(dtype))
     fused_BLD = draft.fuse(states_BLF.to(dtype))
-    prefix = draft.prefix(embedding_BLD, fused_BLD)
+    prefix = draft.prefix(read_BLD, fused_BLD)
     state_BMD = take(fused_BLD, starts_BM)
     own: list[Keys] = []
     last = tokens_BL.shape[1] - 1
     for j in range(num_steps):
-        read_BMD = take(embedding_BLD, (starts_BM + j).clamp(max=last))
+        read_BMD = take(read_BLD, (starts_BM + j).clamp(max=last))
         state_BMD = draft.step(read_BMD, state_BMD, prefix=prefix, starts_BM=starts_BM, own=own, j=j)
         yield state_BMD

@@ -45,7 +45,8 @@ def answer_token_counts(rows: Rows, *, vocab_size: int) -> Ints:
         last = min(first + _CHUNK, len(rows.tokens))
         row = np.searchsorted(rows.offsets, np.arange(first, last), "right") - 1
         keys = rows.splits[row].astype(np.int64) * vocab_size + rows.tokens[first:last]
-        counts += np.bincount(keys[rows.mask[first:last] == 1], minlength=len(counts))
+        counted = (rows.mask[first:last] == 1) & (rows.splits[row] < len(SPLITS))
+        counts += np.bincount(keys[counted], minlength=len(counts))
     return counts.reshape(len(SPLITS), vocab_size)
 
 
