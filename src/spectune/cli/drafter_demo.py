@@ -86,7 +86,7 @@ class DemoSize:
             max_tokens=160 if scale >= 0.5 else 48,
             max_steps=max(4, round(600 * scale)),
             draft_vocab_size=8192 if scale >= 0.5 else 2048,
-            served_per_category=max(1, min(6, round(6 * scale))),
+            served_per_category=max(1, min(5, round(5 * scale))),
         )
 
     @property
