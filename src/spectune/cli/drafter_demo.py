@@ -73,6 +73,7 @@ class DemoSize:
     """Prompts of the smallest data set."""
     max_tokens: int
     max_steps: int
+    batch_size: int
     draft_vocab_size: int
     served_per_category: int
 
@@ -85,6 +86,7 @@ class DemoSize:
             smallest=6 * max(1, round(16 * scale)),
             max_tokens=160 if scale >= 0.5 else 48,
             max_steps=max(4, round(600 * scale)),
+            batch_size=8 if scale >= 0.1 else 4,
             draft_vocab_size=8192 if scale >= 0.5 else 2048,
             served_per_category=max(1, min(5, round(5 * scale))),
         )
@@ -211,6 +213,7 @@ class _Demo:
                 "target": target,
                 "out": self.out / f"train-{size}",
                 "max-steps": steps,
+                "batch-size": self.size.batch_size,
                 "evaluate-every": max(1, steps // 2),
                 "save-every": 100,
                 "draft-vocab-size": self.size.draft_vocab_size,
