@@ -165,7 +165,7 @@ def _add_demo(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         type=_above_zero,
         default=1.0,
         metavar="F",
-        help="prompts and training steps, times this; 1: about 35 minutes on 2 cores (default: %(default)s)",
+        help="prompts and training steps, times this; 1: about 38 minutes on 2 cores (default: %(default)s)",
     )
     _json_flag(parser)
 

@@ -66,7 +66,7 @@ baseline_every: 2
 
 @dataclass(frozen=True)
 class DemoSize:
-    """How much of everything; at scale 1 about 35 minutes on 2 cores."""
+    """How much of everything; at scale 1 about 38 minutes on 2 cores."""
 
     scale: float
     smallest: int
@@ -140,7 +140,8 @@ class _Demo:
     def run(self) -> dict[str, Any]:
         """Every step that is not done yet; all results."""
         began = time.monotonic()
-        _say(f"about {35 * self.size.scale:.0f} minutes on 2 cores; Ctrl-C keeps what is done")
+        minutes = max(2, round(38 * self.size.scale))
+        _say(f"about {minutes} minutes on 2 cores; Ctrl-C keeps what is done")
         target, gguf = self._target()
         self._data()
         for size, times in zip(self.size.sizes, SIZES, strict=True):
