@@ -37,7 +37,8 @@ from spectune.search.protocol import (
 _MOST_LOOKED, _MOST_ARMS = 8, 12
 """Arms weighed as the next launch, and as the one after it: those with the best expected gain."""
 _IMAGINED_LOG_SD = 0.01
-AHEAD_REASON = "of two launches from here, the first that makes the second worth most"
+AHEAD = "of two launches from here, the first that makes both worth most"
+NEXT = "best expected gain per minute of launch"
 
 
 @dataclass(frozen=True)
@@ -120,15 +121,17 @@ class Predict:
         hopeful = any(s.chance_above(limit) > self.patience for _, s, _ in scored)
         if hopeful and best is not None and self._looks_ahead(open_arms, history):
             arm, speed = self._worth_most(scored, model, history)
-            return Ask(arm, self._with_doubts(AHEAD_REASON, model), speed)
+            return Ask(arm, self._reason(AHEAD, speed, limit, best, model), speed)
         if hopeful:
-            chance = speed.chance_above(limit)
-            reason = (
-                f"best expected gain per minute of launch: {chance:.0%} chance to beat "
-                f"{best.name if best else 'nothing'} by more than {self.margin:.0%}"
-            )
-            return Ask(arm, self._with_doubts(reason, model), speed)
+            return Ask(arm, self._reason(NEXT, speed, limit, best, model), speed)
         return self._check_neighbours(scored, model, best)
+
+    def _reason(self, why: str, speed: LogEstimate, limit: float, best: Arm | None, model: SpeedModel) -> str:
+        chance = (
+            f"{speed.chance_above(limit):.0%} chance to beat {best.name if best else 'nothing'} "
+            f"by more than {self.margin:.0%}"
+        )
+        return self._with_doubts(f"{why}: {chance}", model)
 
     def _looks_ahead(self, open_arms: Sequence[LegalArm], history: History) -> bool:
         """Where launches are too few for all that may be worth one; else the next best does as well."""
