@@ -67,3 +67,16 @@ def test_drawn_surfaces_are_searched_too(tmp_path: Path) -> None:
     spaces = json.loads(reply.stdout)["spaces"]
     assert spaces["chain"]["strategies"]["full grid + model"]["mean_regret"] < 0.02
     assert spaces["tree"]["strategies"]["predict"]["max_launches"] <= 10
+
+
+def test_the_bound_of_a_plan_is_what_can_be_worked_out_by_hand() -> None:
+    sys.path.insert(0, str(BENCHMARKS))
+    from search_bound import worst_case
+
+    lengths = (1.0, 1.8, 2.4, 2.8)
+    # One launch of three: k = 3 costs 1.1 without a cliff, 2.1 behind one at 2 or 3. At 3, k = 2 would be
+    # 2.4 / 1.0667 = 2.25 against the 2.8 / 2.1 = 1.3333 of k = 3 (regret 40.7 %); launching k = 2 loses
+    # 2.4 / 2.0667 against 1.8 / 1.0333 at 2 (33.3 %); k = 1 loses 1.8 / 1.0333 against 2.8 / 1.1 (31.6 %).
+    found = worst_case(lengths, slope=0.1 / 3, size=1.0, cliffs=1, launches=1)
+    assert found == pytest.approx(1 - (1.8 / (1 + 0.1 / 3)) / (2.8 / 1.1), abs=1e-6)
+    assert worst_case(lengths, slope=0.1 / 3, size=1.0, cliffs=1, launches=3) == 0
