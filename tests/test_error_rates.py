@@ -18,7 +18,6 @@ from spectune.domain.planning import (
 from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
 from spectune.domain.statistics_drift import detect_drift
 from spectune.domain.statistics_multiple import simultaneous
-from spectune.domain.statistics_sequential import EarlyStopping, PooledNoise, pool_noise
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from noise import Machine, called_different, draw_study, error_rates, power
@@ -140,53 +139,6 @@ def test_simultaneous_intervals_are_wider_and_keep_their_middle() -> None:
         assert after.speedup.low is not None and before.speedup.low is not None
         assert after.speedup.low < before.speedup.low
     assert called_different(together)
-
-
-class TestEarlyStopping:
-    def stop_at(self, rule: EarlyStopping, rng: random.Random, *, effect: float, noise: float) -> int:
-        """Prompts measured of an arm with this true log ratio."""
-        logs: list[float] = []
-        pooled = PooledNoise(noise**2, 40)
-        for _ in range(rule.num_prompts):
-            logs.append(effect + rng.gauss(0, noise))
-            if rule.clearly_worse(logs, pooled):
-                break
-        return len(logs)
-
-    def test_an_arm_better_by_the_margin_is_stopped_as_seldom_as_stated(self) -> None:
-        rule, rng = EarlyStopping(alpha=0.05, margin=0.01), random.Random(1)
-        effect = math.log(1.01)
-        stopped = sum(self.stop_at(rule, rng, effect=effect, noise=0.06) < 32 for _ in range(2000))
-        assert stopped / 2000 <= 0.05 + 2 * 0.005
-
-    def test_a_clearly_worse_arm_takes_a_block_or_two(self) -> None:
-        rule, rng = EarlyStopping(), random.Random(2)
-        taken = [self.stop_at(rule, rng, effect=math.log(0.8), noise=0.06) for _ in range(200)]
-        assert sum(taken) / 200 < 6
-
-    def test_launch_noise_is_not_mistaken_for_the_arm(self) -> None:
-        logs = [-0.05, -0.051, -0.049, -0.05]
-        assert EarlyStopping().clearly_worse(logs)
-        assert not EarlyStopping(launch_log_sd=0.05).clearly_worse(logs)
-
-    def test_decides_at_the_end_of_a_block_only(self) -> None:
-        rule = EarlyStopping(block=4, num_prompts=12)
-        logs = [-1.0, -1.01, -0.99, -1.0, -1.0, -1.01]
-        assert [n for n in range(1, 7) if rule.clearly_worse(logs[:n])] == [4]
-        assert rule.looks == 2
-
-    def test_noise_is_pooled_within_arms_not_between_them(self) -> None:
-        pooled = pool_noise([[0.0, 0.2], [5.0, 5.2, 5.1]])
-        assert pooled is not None
-        # (0.02 + 0.02) / 3 degrees of freedom.
-        assert (pooled.variance, pooled.degrees) == (pytest.approx(0.04 / 3), 3)
-        assert pool_noise([[1.0]]) is None
-
-    def test_impossible_settings_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="alpha"):
-            EarlyStopping(alpha=0.0)
-        with pytest.raises(ValueError, match="block"):
-            EarlyStopping(block=1)
 
 
 class TestDrift:

@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from spectune.domain.prediction_estimate import normal_gain
-from spectune.domain.statistics_sequential import Expected, PooledNoise, WorthStopping
+from spectune.domain.statistics_sequential import Expected, PooledNoise, WorthStopping, pool_noise
 
 NOISE = 0.06
 POOLED = PooledNoise(NOISE**2, 40)
@@ -107,3 +107,12 @@ def test_prompts_that_do_not_differ_at_all_decide_at_once() -> None:
     logs = [-0.1] * 4
     assert WorthStopping().verdict(logs, logs, pooled=PooledNoise(0.0, 10)) == "worse"
     assert WorthStopping(least=6).verdict(logs, logs, pooled=PooledNoise(0.0, 10)) is None
+
+
+def test_noise_is_pooled_within_arms_and_not_between_them() -> None:
+    pooled = pool_noise([[0.0, 0.2], [5.0, 5.2, 5.1]])
+    assert pooled is not None
+    # Squares within: 0.02 and 0.02, over 1 + 2 degrees.
+    assert pooled.degrees == 3
+    assert pooled.variance == pytest.approx(0.04 / 3)
+    assert pool_noise([[1.0]]) is None
