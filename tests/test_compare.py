@@ -14,6 +14,8 @@ from exchange_studies import K3, K5, drawn, written
 from report_studies import machine, prompts
 
 from spectune.cli.main import main
+from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.statistics_between import acceptance_changes
 from spectune.domain.workload import Sampling
 from spectune.exchange.comparable import comparability
 from spectune.exchange.compare import StudyComparison, compare_studies
@@ -205,3 +207,15 @@ class TestCommands:
         assert age_of("2026-11-29T20:00:00+00:00", now=now) == "4 h"
         assert age_of("2026-11-01", now=now) == "29 d"
         assert age_of(None, now=now) == "–"
+
+
+def test_a_prompt_whose_verify_steps_are_unknown_says_nothing_of_acceptance() -> None:
+    """Counted as no steps, its kept tokens would make the draft look better than it is."""
+    known = AcceptanceCounts(num_drafts=100, num_draft_tokens=300, num_accepted_tokens=50)
+    unknown = AcceptanceCounts(num_drafts=None, num_draft_tokens=300, num_accepted_tokens=290)
+    launch = {"a": known, "b": known, "c": known}
+    (change,) = acceptance_changes({"k3": ([launch], [{**launch, "c": unknown}])}).values()
+    assert change.ratio == pytest.approx(1.0)
+    assert change.num_prompts == 2
+    nothing = {"k3": ([launch], [dict.fromkeys(launch, unknown)])}
+    assert acceptance_changes(nothing) == {}

@@ -77,7 +77,8 @@ def parse_point(flag: str, text: str) -> DataPoint:
     except ValueError:
         values = math.nan, math.nan, None
     n, value, sd = values
-    if not equals or not (n > 0 and math.isfinite(n) and math.isfinite(value)) or not 0 <= (sd or 0.0) < 10:
+    sd_is_usable = sd is None or 0 <= sd < 10
+    if not equals or not (n > 0 and math.isfinite(n) and math.isfinite(value)) or not sd_is_usable:
         raise BadInput(f"{flag}: SAMPLES=LENGTH, e.g. 1000=1.9 or 1000=1.9+-0.02, got {text!r}")
     return DataPoint(n, value, sd)
 

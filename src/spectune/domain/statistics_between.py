@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.statistics import Comparison, t_quantile
-from spectune.domain.statistics_launches import f_quantile, mean_var
+from spectune.domain.statistics_launches import f_quantile
 from spectune.domain.statistics_multiple import holm
 
 _CONTRADICTION = 0.95
@@ -72,9 +72,9 @@ class _Figures:
     old: tuple[float, ...]
     new: tuple[float, ...]
     num_prompts: int
-    numbers: tuple[tuple[int, ...], tuple[int, ...]]
+    numbers: tuple[tuple[Hashable, ...], tuple[Hashable, ...]]
 
-    def groups(self) -> list[tuple[int, tuple[float, ...], tuple[int, ...]]]:
+    def groups(self) -> list[tuple[int, tuple[float, ...], tuple[Hashable, ...]]]:
         """Both sides that have several launches: side, figures, launch numbers."""
         sides = ((0, self.old, self.numbers[0]), (1, self.new, self.numbers[1]))
         return [side for side in sides if len(side[1]) > 1]
@@ -121,14 +121,13 @@ def _mean_log(launch: SpeedByPrompt, prompts: set[str]) -> float:
 
 def _numbers(
     name: str, old: Sequence[object], new: Sequence[object], numbers: LaunchNumbers | None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+) -> tuple[tuple[Hashable, ...], tuple[Hashable, ...]]:
     if numbers is None:
-        own = hash(name)
-        return tuple(own + i for i in range(len(old))), tuple(own + i for i in range(len(new)))
+        return tuple((name, i) for i in range(len(old))), tuple((name, i) for i in range(len(new)))
     return tuple(numbers[name][0]), tuple(numbers[name][1])
 
 
-def _squares(arms: Sequence[_Figures], *, sharing: Mapping[tuple[int, int], int]) -> tuple[float, float]:
+def _squares(arms: Sequence[_Figures], *, sharing: Mapping[tuple[int, Hashable], int]) -> tuple[float, float]:
     """Sum of squares within arms and sides, and its degrees of freedom.
 
     Arms that shared their launches tell of them once, whatever their number: each counts for its part.
@@ -136,9 +135,9 @@ def _squares(arms: Sequence[_Figures], *, sharing: Mapping[tuple[int, int], int]
     squares = degrees = 0.0
     for arm in arms:
         for side, values, numbers in arm.groups():
-            _, variance = mean_var(values)
+            mean = math.fsum(values) / len(values)
             part = len(values) / sum(sharing.get((side, n), 1) for n in numbers)
-            squares += part * (variance or 0.0) * (len(values) - 1)
+            squares += part * math.fsum((value - mean) ** 2 for value in values)
             degrees += part * (len(values) - 1)
     return squares, degrees
 
@@ -160,14 +159,13 @@ def _noise_for(arm: _Figures, arms: Sequence[_Figures]) -> tuple[float, float] |
 
 def speedup_change(name: str, old: Comparison, new: Comparison) -> Change:
     """Of two speedups, each against the baseline of its own study."""
-    parts = []
+    variances = []
     for comparison in (old, new):
-        known = comparison.degrees is not None and comparison.launch_log_var is not None
-        variance = (comparison.prompt_log_var or 0.0) + (comparison.launch_log_var or 0.0)
-        parts.append((variance, comparison.degrees or 1.0) if known else None)
+        prompts, launches, own = comparison.prompt_log_var, comparison.launch_log_var, comparison.degrees
+        if prompts is not None and launches is not None and own is not None:
+            variances.append((prompts + launches, own))
     error = degrees = None
-    if parts[0] is not None and parts[1] is not None:
-        variances = [p for p in parts if p is not None]
+    if len(variances) == 2:
         total = math.fsum(v for v, _ in variances)
         spread = math.fsum(v * v / df for v, df in variances)
         error, degrees = math.sqrt(total), total**2 / spread if spread > 0 else min(df for _, df in variances)
@@ -198,7 +196,7 @@ def acceptance_changes(
     figures: list[_Figures] = []
     jackknifed: dict[str, tuple[float, float]] = {}
     for name, (old, new) in arms.items():
-        prompts = sorted(_common([*old, *new])) if old and new else []
+        prompts = _counted([*old, *new]) if old and new else []
         launches = [[_log_length(launch, prompts) for launch in side] for side in (old, new)]
         if not prompts or any(value is None for side in launches for value in side):
             continue
@@ -234,11 +232,20 @@ def _with_error(change: Change, parts: Sequence[tuple[float, float]]) -> Change:
     )
 
 
+def _counted(launches: Sequence[AcceptanceByPrompt]) -> list[str]:
+    """Prompts whose verify steps are known in every launch: without them accepted tokens say nothing."""
+    common = sorted(_common(launches))
+    return [p for p in common if all(launch[p].num_drafts is not None for launch in launches)]
+
+
+def _steps(counts: AcceptanceCounts) -> int:
+    assert counts.num_drafts is not None  # `_counted` left the others out
+    return counts.num_drafts
+
+
 def _counts(launch: AcceptanceByPrompt, prompts: Sequence[str]) -> tuple[int, int]:
     """Accepted tokens and verify steps."""
-    return sum(launch[p].num_accepted_tokens for p in prompts), sum(
-        launch[p].num_drafts or 0 for p in prompts
-    )
+    return sum(launch[p].num_accepted_tokens for p in prompts), sum(_steps(launch[p]) for p in prompts)
 
 
 def _log_length(launch: AcceptanceByPrompt, prompts: Sequence[str]) -> float | None:
@@ -260,7 +267,7 @@ def _jackknife(
             lengths = []
             for launch, (accepted, drafts) in zip(side, sums, strict=True):
                 counts = launch[prompt]
-                left = drafts - (counts.num_drafts or 0)
+                left = drafts - _steps(counts)
                 if left <= 0:
                     return None
                 lengths.append(math.log1p((accepted - counts.num_accepted_tokens) / left))
@@ -277,16 +284,20 @@ def together(name: str, changes: Sequence[Change], *, independent: bool) -> Chan
     Where arms share launches (speedups against one baseline) their errors are
     taken as fully correlated, which is never too small.
     """
-    known = [c for c in changes if c.error is not None and c.degrees is not None]
+    known, errors, degrees = [], [], []
+    for change in changes:
+        if change.error is not None and change.degrees is not None:
+            known.append(change)
+            errors.append(change.error)
+            degrees.append(change.degrees)
     if len(known) < 2:
         return None
-    errors = [c.error or 0.0 for c in known]
     error = math.sqrt(math.fsum(e * e for e in errors)) if independent else math.fsum(errors)
     return Change(
         name,
         math.fsum(c.log_ratio for c in known) / len(known),
         error / len(known),
-        min(c.degrees or 1.0 for c in known),
+        min(degrees),
         min(c.num_prompts for c in known),
         sum(c.num_old for c in known),
         sum(c.num_new for c in known),
