@@ -37,7 +37,7 @@ ROWS = [
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
     text = "".join(json.dumps(item) + "\n" for item in rows)
     if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(text.encode()))
+        path.write_bytes(gzip.compress(text.encode(), mtime=0))
     else:
         path.write_text(text)
     return path
@@ -130,7 +130,7 @@ def test_a_bad_file_leaves_what_was_prepared_before(tmp_path: Path) -> None:
         (b"\x80\x04\x95cos\nsystem", r"neither Parquet nor JSONL.*pickle, which can run code.*never read"),
         (b'{"prompt_id": "x"\n', r"line 1: not JSON"),
         (b"", r"neither Parquet nor JSONL"),
-        (gzip.compress(b'{"prompt_id": 1}\n' * 500)[:40], r"cut short or damaged|not JSON"),
+        (gzip.compress(b'{"prompt_id": 1}\n' * 500, mtime=0)[:40], r"cut short or damaged|not JSON"),
         (b"PAR1 and then nothing of use", r"damaged Parquet file"),
     ],
 )
