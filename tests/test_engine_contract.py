@@ -325,11 +325,15 @@ def test_vllms_last_lines_point_up_and_the_workers_reason_counts() -> None:
     cause = adapter_for("vllm").cause_of_death(log)
     assert cause is not None
     assert "no such kernel for this head size" in cause.message
-    lots = [line.replace("no such kernel for this head size", "Synthetic acceptance not supported with CPU sampling")
-            for line in log]  # fmt: skip
-    imposed = adapter_for("vllm").cause_of_death(lots)
-    assert imposed is not None
-    assert "GPUs only" in (imposed.remedy or "")
+    for reason, remedy in (
+        ("Synthetic acceptance not supported with CPU sampling", "GPUs only"),
+        ("CPU Generator does not use offset", "send no seed"),
+    ):
+        known = adapter_for("vllm").cause_of_death(
+            [line.replace("no such kernel for this head size", reason) for line in log]
+        )
+        assert known is not None
+        assert remedy in (known.remedy or "")
 
 
 @pytest.mark.parametrize("folder", recordings())

@@ -82,6 +82,11 @@ _PATTERNS: tuple[tuple[str, str | None], ...] = (
         r"Synthetic acceptance not supported with CPU sampling",
         "vLLM imposes acceptance on GPUs only: measure this arm on one, or leave synthetic_acceptance_* out",
     ),
+    (
+        r"CPU Generator does not use offset",
+        "vLLM on a CPU dies of a seeded, sampled request whose prompt it reads in parts: send no seed "
+        "(`drafter data --extra-body '{\"seed\": null}'`) or sample at temperature 0",
+    ),
     (r"Value error, .*", None),
 )
 _FATAL = re.compile(
