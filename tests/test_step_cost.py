@@ -283,3 +283,20 @@ class TestArmsThatStopEarly:
         assert work_of(self.careful(4), 0.5) == Work(0.5, 1.5), "the pass that makes it stop is one too"
         assert work_of(self.careful(1), 0.9) == Work(0.9, 1.0)
         assert work_of(chain(4), 4.0) == Work(4, 4)
+
+
+@pytest.mark.parametrize("size", [47, 48, 120])
+def test_the_factor_of_a_matrix_times_itself_is_the_matrix(size: int) -> None:
+    """Small ones are factored in plain Python, large ones with numpy; both read the lower half alone."""
+    rng = random.Random(size)
+    rows = [[rng.gauss(0, 1) for _ in range(size)] for _ in range(size)]
+    whole = [[sum(a * b for a, b in zip(p, q, strict=True)) + 5.0 * (p is q) for q in rows] for p in rows]
+    half = [[x if j <= i else math.nan for j, x in enumerate(row)] for i, row in enumerate(whole)]
+    lower = cholesky(half)
+    for i, j in ((0, 0), (size - 1, 0), (size // 2, size // 3), (size - 1, size - 1)):
+        squared = sum(a * b for a, b in zip(lower[i], lower[j], strict=True))
+        assert squared == pytest.approx(whole[i][j], rel=1e-9, abs=1e-9)
+        assert lower[0][size - 1] == 0.0
+    half[size - 1][size - 1] = -1.0
+    with pytest.raises(ValueError, match="not positive definite"):
+        cholesky(half)

@@ -33,10 +33,11 @@ def explain_study(
     rows = measured_rows(arms)
     if not any(row.is_baseline for row in rows) or all(row.is_baseline for row in rows):
         return None
+    observed = observations(study, trials)
     return explain(
         rows,
-        predictions=list(predictions(study, trials, arms, launches)),
-        imposed=[o for o in observations(study, trials) if o.synthetic],
+        predictions=list(predictions(study, observed, arms, launches)),
+        imposed=[o for o in observed if o.synthetic],
         winning_command=_winning_command(launches, best_arm_id),
         machine_ceiling_tok_per_s=machine_ceiling_tok_per_s,
         margin=study.margin,
@@ -87,14 +88,17 @@ def _row(arm: ArmSummary, load: LoadSummary, plain_tok_per_s: float) -> Measured
 
 
 def predictions(
-    study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummary], launches: Sequence[TrialSummary]
+    study: Study,
+    observed: Sequence[Observation],
+    arms: Sequence[ArmSummary],
+    launches: Sequence[TrialSummary],
 ) -> Iterator[Prediction]:
     """Of each arm, as written before its first launch; of an arm never launched, as the model sees it now."""
     first: dict[str, TrialSummary] = {}
     for launch in launches:
         if not launch.is_baseline and not launch.arm.is_synthetic and launch.soak is None:
             first.setdefault(launch.arm_id, launch)
-    model = SpeedModel(observations(study, trials))
+    model = SpeedModel(observed)
     concurrency = study.workload.loads[0].concurrency or 1
     for arm in arms:
         launched = first.get(arm.arm_id)

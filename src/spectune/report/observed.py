@@ -27,22 +27,30 @@ def observations(study: Study, trials: Sequence[Trial]) -> list[Observation]:
     is the baseline's over all prompts, times that ratio.
     """
     counted = [t for t in trials if t.status != "failed" and t.soak is None]
+    plain = [t for t in counted if t.arm_id == study.baseline.arm_id]
+    against = {point: _samples(plain, point) for point in study.workload.loads}
     found: list[Observation] = []
     for trial in counted:
         for load in trial.loads:
             if load.load.concurrency is not None:
-                observation = _observe(study, trial, load, counted)
+                observation = _observe(study, trial, load, counted, against.get(load.load, []))
                 found += [] if observation is None else [observation]
     return found
 
 
-def _observe(study: Study, trial: Trial, load: LoadResult, trials: Sequence[Trial]) -> Observation | None:
+def _observe(
+    study: Study,
+    trial: Trial,
+    load: LoadResult,
+    trials: Sequence[Trial],
+    against: Sequence[SpeedSample],
+) -> Observation | None:
     speed = pooling.pooled_speed([load], pooling.end_to_end, level=study.level)
     assert load.load.concurrency is not None
     if speed is None:
         return None
     is_baseline = trial.arm_id == study.baseline.arm_id
-    compared = None if is_baseline else _compare(study, trial, load, trials)
+    compared = None if is_baseline else _compare(study, trial, load, against)
     speedup = None if compared is None else compared.speedup.value
     value = speed.value
     if load.cut_short and speedup is not None:
@@ -89,9 +97,9 @@ def _samples(trials: Sequence[Trial], point: LoadPoint) -> list[SpeedSample]:
     return found
 
 
-def _compare(study: Study, trial: Trial, load: LoadResult, trials: Sequence[Trial]) -> Comparison | None:
-    baseline_id = study.baseline.arm_id
-    against = _samples([t for t in trials if t.arm_id == baseline_id], load.load)
+def _compare(
+    study: Study, trial: Trial, load: LoadResult, against: Sequence[SpeedSample]
+) -> Comparison | None:
     own = [SpeedSample(trial.arm_id, trial.number, pooling.speed_by_prompt([load]))]
     compared = compare_with_baseline(own, against, level=study.level, margin=study.margin)
     return compared.get(trial.arm_id)
