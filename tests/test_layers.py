@@ -16,6 +16,7 @@ LEVELS = [
     {"bench", "preflight", "server", "store", "study_file"},
     {"diagnose", "drafter", "report"},
     {"exchange", "runner"},
+    {"watch"},
     {"cli", "demo"},
     {"__main__"},
 ]

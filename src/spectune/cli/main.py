@@ -18,6 +18,7 @@ from spectune.cli.gate_args import add_gate
 from spectune.cli.import_results_args import add_import
 from spectune.cli.ls_args import add_ls
 from spectune.cli.query_args import add_query
+from spectune.cli.watch_args import add_watch
 from spectune.errors import SpectuneError
 
 
@@ -35,6 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_check(commands)
     _add_run(commands)
     _add_report(commands)
+    add_watch(commands)
     _add_bench(commands)
     add_diagnose(commands)
     _add_explain(commands)
@@ -282,6 +284,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from spectune.cli.report import report_command
 
         return report_command(args)
+    if args.command == "watch":
+        from spectune.cli.watch import watch_command
+
+        return watch_command(args)
     if args.command == "bench":
         from spectune.cli.bench import bench_command
 

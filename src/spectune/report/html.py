@@ -1,4 +1,5 @@
-"""The report as one HTML file: no network, no script, everything foreign escaped."""
+"""The report as one HTML file: no network, no script, everything foreign escaped. The same page, live, has one
+script of its own, which asks the server it came from how far the study is."""
 
 from __future__ import annotations
 
@@ -51,10 +52,28 @@ class Chart:
     narrow: Markup
 
 
+@dataclass(frozen=True)
+class Live:
+    """What makes the report a live page: the script's leave to run, and which report it begins with."""
+
+    nonce: str
+    version: str
+
+
 def render_html(summary: StudySummary) -> str:
     """A whole page; its text depends on ``summary`` alone."""
+    return _render(summary, live=None)
+
+
+def render_live(summary: StudySummary, *, version: str, nonce: str) -> str:
+    """The report with a panel that follows the study; what it may load is for its server's headers to say."""
+    return _render(summary, live=Live(nonce, version))
+
+
+def _render(summary: StudySummary, *, live: Live | None) -> str:
     template = _environment().get_template("report.html.j2")
     return template.render(
+        live=live,
         summary=summary,
         study=summary.study,
         focus=focus_arm(summary),

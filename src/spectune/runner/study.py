@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial, num_launches
 from spectune.embedded.models import fetch_embedded_target, resolve_model
 from spectune.engines.registry import adapter_for
-from spectune.errors import BadInput, EnvironmentFailed
+from spectune.errors import BadInput, EnvironmentFailed, Interrupted
 from spectune.hosts.choose import LOCAL
 from spectune.hosts.host import Host
 from spectune.report.noise import summarize_noise
@@ -29,6 +30,7 @@ from spectune.report.observed import observations
 from spectune.report.pooling import end_to_end, pooled_speed, speed_by_prompt
 from spectune.report.summary import summarize
 from spectune.report.write import write_reports
+from spectune.runner.abort import Aborted, unless_aborted
 from spectune.runner.estimate import estimate
 from spectune.runner.events import TrialStart, Watcher
 from spectune.runner.launch import (
@@ -48,6 +50,7 @@ from spectune.runner.search import NextLaunch, SearchEnd, next_launch, search_es
 from spectune.runner.stop_early import stop_rule
 from spectune.runner.trial import Keeps, run_trial
 from spectune.server.lifecycle import to_the_end
+from spectune.store.abort import forget_abort
 from spectune.store.study_dir import StudyDir
 
 SOAK_REPETITION = -1
@@ -82,8 +85,10 @@ async def run_study(
     """Runs what is left of the plan. Finished trials are never repeated; each new one is on disk before the next.
 
     ``findings``: what a check found before, by arm id; it goes into the records of the arm's trials.
+    Raises ``Interrupted`` if somebody asks for the end of the run (``store.abort``).
     """
     with directory.lock():
+        forget_abort(directory.path)  # meant for an earlier run
         study = directory.read_study()
         trials = directory.read_trials()
         _check_same_workload(directory, study, trials)
@@ -97,7 +102,14 @@ async def run_study(
         async with host:
             place = await place_on(host, owner=str(directory.path.resolve()), known=findings or {})
             try:
-                return await _run_plan(directory, study, trials, todo, models, watcher, place)
+                plan = _run_plan(directory, study, trials, todo, models, watcher, place)
+                return await unless_aborted(plan, folder=directory.path)
+            except Aborted:
+                forget_abort(directory.path)
+                write_reports(directory)
+                raise Interrupted(
+                    f"stopped, as somebody asked for. Resume with: spectune run {shlex.quote(str(directory.path))}"
+                ) from None
             finally:
                 await to_the_end(end_kept(place))
 

@@ -27,15 +27,18 @@ from spectune.errors import (
     TeardownUnproven,
 )
 from spectune.report.vllm_result import vllm_bench_result
+from spectune.runner.abort import ABORTED, Aborted, unless_aborted
 from spectune.runner.events import Watcher
 from spectune.runner.launch import Kept, ModelPaths, Place, end_kept, prepare_launch
 from spectune.runner.measure import Measured, Measurement
 from spectune.runner.order import block_of
 from spectune.runner.own_log import findings_of_own_log
+from spectune.runner.recorded import Recorded
 from spectune.runner.soak import Soak
 from spectune.runner.stop_early import IsWorse
 from spectune.server.lifecycle import Launched, ServerHandle, serve
 from spectune.server.phases import PhaseClock
+from spectune.store.progress import ProgressFile
 from spectune.store.study_dir import TrialDir, plan_record
 
 _LAST_RECORDS_S = 1.0
@@ -58,6 +61,7 @@ class _Task:
     directory: TrialDir
     models: ModelPaths
     watcher: Watcher
+    progress: ProgressFile
 
 
 @dataclass
@@ -109,7 +113,8 @@ async def run_trial(
 
     Only cancellation, an unproven teardown and a host that stays away come out
     as exceptions. A launch that failed for reasons that are not the arm's (a
-    port taken meanwhile, a lease that ran out) is repeated.
+    port taken meanwhile, a lease that ran out) is repeated. A trial that
+    somebody asked to end (``store.abort``) is a failed one.
     """
     started_at = _now()
     work: _Work = partial(_measure, is_worse=is_worse) if soak_s is None else _soak
@@ -153,7 +158,9 @@ async def run_trial(
         so_far = record(attempt)
         return so_far.status != "failed" and keeps(so_far)
 
-    task = _Task(arm, repetition, number, study, hypothesis, directory, models, watcher)
+    progress = ProgressFile(directory.path)
+    watcher = Recorded(watcher, progress)
+    task = _Task(arm, repetition, number, study, hypothesis, directory, models, watcher, progress)
     relaunches: list[str] = []
     attempt = await _attempt(task, place, work, is_kept)
     for _ in range(_MAX_ATTEMPTS - 1):
@@ -202,7 +209,8 @@ async def _attempt(task: _Task, place: Place, work: _Work, is_kept: Callable[[_A
     directory.write_plan(
         plan_record(hypothesis=task.hypothesis, arm=arm, command=attempt.command, env=attempt.env)
     )
-    try:
+
+    async def serve_and_work() -> None:
         async with serve(
             plan,
             clock=attempt.clock,
@@ -215,6 +223,20 @@ async def _attempt(task: _Task, place: Place, work: _Work, is_kept: Callable[[_A
                 attempt.log_of_others = (place.kept.start_bytes, attempt.launched.ready_log_bytes)
             await work(handle, task, attempt)
             attempt.launched.kept = not handle.watch.lost.done() and is_kept(attempt)
+
+    try:
+        await unless_aborted(
+            serve_and_work(),
+            folder=directory.path,
+            may_abort=lambda: attempt.clock.current != "stop",
+            on_poll=task.progress.beat,
+        )
+    except Aborted:
+        attempt.failure = Failure(
+            phase=_phase_before_stop(attempt.clock),
+            cause=ABORTED,
+            remedy="to have it measured after all: spectune run --retry-failed",
+        )
     except TeardownUnproven as error:
         attempt.error = error
         attempt.failure = Failure(phase="stop", cause=str(error))

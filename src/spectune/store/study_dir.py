@@ -9,6 +9,8 @@
       trials/0003-1f2e3d4c/
         plan.json            arm, hypothesis, command: written before the launch
         server.log           the server's whole output
+        progress.json        how far the running trial is, for whoever watches
+        abort.json           somebody asks to end this trial; one beside study.json asks to end the run
         requests.jsonl       one record per finished request, as it finished
         result.json          the field names of ``vllm bench serve --save-result``
         trial.json           ``Trial``; its presence means the trial has ended
