@@ -15,6 +15,7 @@ from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.domain.workload import LoadPoint
 from spectune.report import pooling
+from spectune.report.contexts import Range, context_ranges, summarize_contexts
 from spectune.report.records import ArmSummary, CategorySummary, LoadSummary
 
 
@@ -43,6 +44,8 @@ class PointView:
     """The first baseline trial; every parity is against its outputs."""
     baseline_tokens: dict[str, float]
     """The baseline's mean output tokens by prompt."""
+    context_ranges: tuple[Range, ...] = ()
+    """Of context lengths, the same for every arm."""
 
     def has(self, trial: Trial) -> bool:
         return any(t is trial for t in self.trials)
@@ -83,6 +86,7 @@ def view_point(study: Study, trials: Sequence[Trial], point: LoadPoint) -> Point
     baseline_id = study.baseline.arm_id
     present = [t for t in trials if pooling.load_of(t, point) is not None]
     categories = sorted({p.category for p in study.workload.prompts if p.category is not None})
+    all_loads = [pooling.load_of(t, point) for t in present]
     baseline_loads = [pooling.load_of(t, point) for t in present if t.arm_id == baseline_id]
     return PointView(
         study=study,
@@ -93,6 +97,7 @@ def view_point(study: Study, trials: Sequence[Trial], point: LoadPoint) -> Point
         by_category={c: _compare(study, present, point, category=c) for c in categories},
         reference=next((t for t in present if t.arm_id == baseline_id), None),
         baseline_tokens=pooling.tokens_by_prompt(load for load in baseline_loads if load is not None),
+        context_ranges=context_ranges(load for load in all_loads if load is not None),
     )
 
 
@@ -236,6 +241,7 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
         cached_token_frac=pooling.cached_token_frac(loads),
         foreign_tokens=pooling.foreign_tokens(loads),
         categories=_summarize_categories(view, arm_id, loads),
+        contexts=() if is_baseline else summarize_contexts(loads, view.context_ranges, level=study.level),
     )
 
 

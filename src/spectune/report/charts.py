@@ -231,7 +231,7 @@ def acceptance_by_position(summary: StudySummary, *, width: float, key: str) -> 
             hover = f"{one_line(arm.name)}, position {i + 1}: {100 * rates[i]:.1f} %"
             body.append(svg.marker(colour, a, b, 3.8, f"dot s{colour}", hover=hover))
         ends.append((*spots[-1], arm.name, colour))
-    body += _end_labels(ends, limit_px=names_px - 6, right=right, bottom=bottom)
+    body += end_labels(ends, limit_px=names_px - 6, right=right, bottom=bottom)
     first = [f"{one_line(arm.name)} {100 * rates[0]:.0f} %" for arm, rates in series]
     return svg.drawing(
         *body,
@@ -247,7 +247,7 @@ def _rates(load: LoadSummary) -> tuple[float, ...]:
     return load.accepted_per_position or ()
 
 
-def _end_labels(
+def end_labels(
     ends: list[tuple[float, float, str, int]], *, limit_px: float, right: float, bottom: float
 ) -> list[Markup]:
     """Names in the right margin, spread so that none covers another, with leaders to the lines' ends."""

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from spectune.explain.records import ExplainedRow, Explanation
-from spectune.report import bars, charts, words
+from spectune.report import bars, charts, plots, words
 from spectune.report.grouping import command_lines, failure_groups, finding_groups
 from spectune.report.records import ArmSummary, LoadSummary, StudySummary, TrialSummary
 
@@ -72,6 +72,7 @@ def render_live(summary: StudySummary, *, version: str, nonce: str) -> str:
 
 def _render(summary: StudySummary, *, live: Live | None) -> str:
     template = _environment().get_template("report.html.j2")
+    colours = charts.coloured_arms(summary)
     return template.render(
         live=live,
         summary=summary,
@@ -81,9 +82,12 @@ def _render(summary: StudySummary, *, live: Live | None) -> str:
         tables=_load_tables(summary),
         unmeasured=[a for a in summary.ranked_arms if not a.loads],
         speculative=[a for a in summary.ranked_arms if a.first is not None and not a.is_baseline],
-        colours=charts.coloured_arms(summary),
+        colours=colours,
+        colours_by_name={arm.name: colours.get(arm.arm_id, 0) for arm in summary.arms},
         speed_chart=_chart(charts.speed_against_acceptance, summary, "speed"),
         position_chart=_chart(charts.acceptance_by_position, summary, "positions"),
+        context_chart=_chart(plots.acceptance_by_context, summary, "contexts"),
+        prediction_chart=_chart(plots.predicted_and_measured, summary, "predictions"),
         category_chart=_chart(bars.speedup_by_category, summary, "categories"),
         time_chart=_chart(bars.where_time_went, summary, "time"),
         findings=finding_groups(summary.findings),

@@ -38,6 +38,15 @@ class CategorySummary(Record):
     acceptance_length: Interval | None
 
 
+class ContextSummary(Record):
+    """One range of context lengths of an arm at one load point: tokens before the answer, both ends included."""
+
+    min_tokens: int
+    max_tokens: int
+    num_requests: int
+    acceptance_length: Interval | None
+
+
 class LoadSummary(Record):
     """An arm at one load point, pooled over its complete trials."""
 
@@ -88,6 +97,8 @@ class LoadSummary(Record):
     """Share of prompt tokens that came from a prefix cache."""
     foreign_tokens: int | None
     categories: tuple[CategorySummary, ...] = ()
+    contexts: tuple[ContextSummary, ...] = ()
+    """Empty where all contexts are about as long, or requests do not carry their own acceptance."""
 
 
 class ArmSummary(Record):
@@ -220,6 +231,8 @@ class StudyFacts(Record):
     num_planned_trials: int
     num_remaining_trials: int
     skipped_arms: tuple[str, ...]
+    host: str = "local"
+    repetitions: int = 1
     search: str | None = None
     search_end: str | None = None
     pruned_arms: dict[str, str] = Field(default_factory=dict)

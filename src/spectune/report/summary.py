@@ -134,6 +134,8 @@ def _facts(study: Study, trials: Sequence[Trial]) -> StudyFacts:
         num_planned_trials=len(study.plan),
         num_remaining_trials=sum((p.arm_id, p.repetition) not in ended for p in study.plan),
         skipped_arms=study.skipped_arms,
+        host=study.host,
+        repetitions=study.repetitions,
         search=study.search,
         search_end=study.search_end,
         pruned_arms=study.pruned_arms,
