@@ -15,6 +15,7 @@
     │   ├── TeardownUnproven    something we started may still be there
     │   ├── HostUnreachable     the connection to a host is lost and could not be made again
     │   └── TransportError      an HTTP request that could not be completed
+    ├── CheckRefused        error findings stand, so nothing was launched; exit code 1
     └── Interrupted         the user asked to stop; exit code 130
 """
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 
 class SpectuneError(Exception):
@@ -141,6 +143,33 @@ class TeardownUnproven(EnvironmentFailed):
 
 class TransportError(EnvironmentFailed):
     """An HTTP exchange failed: refused, reset, timed out or malformed."""
+
+
+class ErrorFinding(Protocol):
+    """What this module knows of ``spectune.domain.findings.Finding``."""
+
+    @property
+    def code(self) -> str: ...
+
+    @property
+    def subject(self) -> str: ...
+
+    @property
+    def message(self) -> str: ...
+
+
+class CheckRefused(SpectuneError):
+    """``findings`` are the errors that stand against the launch; each can be allowed by its ``code``."""
+
+    exit_code = 1
+
+    def __init__(self, findings: Sequence[ErrorFinding]) -> None:
+        self.findings = tuple(findings)
+        count = f"{len(self.findings)} {'error' if len(self.findings) == 1 else 'errors'}"
+        lines = [f"  {f.code}: {f.subject}: {f.message}" for f in self.findings]
+        super().__init__(
+            "\n".join([f"nothing was launched: {count}", *lines, "change the study, or allow their codes"])
+        )
 
 
 class Interrupted(SpectuneError):

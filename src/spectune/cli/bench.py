@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from spectune import __version__
+from spectune.api.blocking import run_interruptible
 from spectune.bench.prompts import load_prompts, merge_prompts
-from spectune.cli.interrupt import run_interruptible
 from spectune.domain.arm import Arm, Knobs, baseline_arm
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import LoadResult

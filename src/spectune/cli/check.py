@@ -7,24 +7,16 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from spectune.api.planned import check_command, load_study
 from spectune.cli.findings_text import counts_of, print_findings, print_not_checked, printable
-from spectune.domain.machine import Machine
-from spectune.domain.study import Study
-from spectune.embedded.models import data_home
 from spectune.errors import BadInput
-from spectune.hosts.choose import LOCAL
-from spectune.hosts.facts import Gpu
-from spectune.hosts.machine_facts import read_machine
-from spectune.runner.check import CheckResult, check_command, check_study
-from spectune.runner.check_sources import Sources, read_gpus
+from spectune.runner.check import CheckResult
 from spectune.runner.finding_kinds import check_codes
-from spectune.runner.plan import resolve_study
-from spectune.store.study_dir import StudyDir
-from spectune.study_file.load import load_study_file
 
 _MAX_PASTED_CHARS = 1 << 20
 
@@ -42,22 +34,12 @@ def check_subject(args: argparse.Namespace) -> int:
 
 def _checked(args: argparse.Namespace) -> CheckResult:
     words: Sequence[str] = args.subject
-    sources = Sources(home=data_home(), network=not args.offline)
-    given: str | None = args.engine_version
+    how: dict[str, Any] = {"network": not args.offline, "engine_version": args.engine_version}
     if len(words) == 1 and (Path(words[0]).exists() or words[0].endswith((".yaml", ".yml"))):
-        study = _study(Path(words[0]), args.overrides)
-        sources.files_here = study.host == LOCAL
-        return check_study(study, sources, gpus=gpus_of(study), engine_version=given)
+        return load_study(words[0], overrides=args.overrides).check(**how)
     if args.overrides:
         raise BadInput("--set goes with a study file, not with a command")
-    command: Sequence[str] | str = words if len(words) > 1 else _pasted(words[0])
-    return check_command(
-        command,
-        sources,
-        machine=read_machine() if args.here else None,
-        gpus=read_gpus() if args.here else None,
-        engine_version=given,
-    )
+    return check_command(words if len(words) > 1 else _pasted(words[0]), here=args.here, **how)
 
 
 def _pasted(word: str) -> str:
@@ -71,28 +53,6 @@ def _pasted(word: str) -> str:
     if len(text) > _MAX_PASTED_CHARS:
         raise BadInput(f"-: more than {_MAX_PASTED_CHARS} characters; paste the server's command alone")
     return text
-
-
-def _study(path: Path, overrides: Sequence[str]) -> Study:
-    if path.is_dir():
-        if overrides:
-            raise BadInput("--set goes with a study file, not with the directory of a study")
-        return StudyDir.open(path).read_study()
-    spec, _, document = load_study_file(path, overrides=overrides)
-    machine = read_machine() if spec.host == LOCAL else _unknown_machine(spec.host)
-    return resolve_study(spec, document, path=path.absolute(), machine=machine)
-
-
-def _unknown_machine(host: str) -> Machine:
-    """A host that is not asked for a check; ``check_study`` does not look at it."""
-    return Machine(hostname=host, os="?", cpu=None, cores=None, memory_bytes=None, gpus=None, python="?")
-
-
-def gpus_of(study: Study) -> tuple[Gpu, ...] | None:
-    """The GPUs of the study's host with their memory, where that costs nothing: ``None`` over ssh."""
-    if study.host != LOCAL:
-        return None
-    return () if study.machine.gpus == () else read_gpus()
 
 
 def document_text(result: CheckResult) -> str:

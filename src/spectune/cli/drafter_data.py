@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from spectune.api.blocking import run_interruptible
 from spectune.bench.prompts import CATEGORIES
-from spectune.cli.interrupt import run_interruptible
 from spectune.drafter.data.chat_encoder import TokenizerEncoder
 from spectune.drafter.data.likelihood import Likelihood, check_likelihood
 from spectune.drafter.data.manifest import Manifest, read_manifest

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from spectune.cli.interrupt import run_interruptible
+from spectune.api.blocking import run_interruptible
 from spectune.drafter.data.manifest import Manifest
 from spectune.drafter.data.regenerate import regenerate_from
 from spectune.drafter.data.request import DataRequest

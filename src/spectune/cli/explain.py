@@ -5,34 +5,26 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
+from spectune.api.explained import explain_table
+from spectune.api.results import open_study
 from spectune.cli.drafter_forecast import forecast_lines, parse_point
-from spectune.domain.cost_model import machine_ceiling_tok_per_s
 from spectune.drafter.forecast_forms import DataPoint
 from spectune.errors import BadInput
-from spectune.explain.explanation import explain
 from spectune.explain.records import Explanation
-from spectune.explain.table import read_table
 from spectune.explain.terminal import explanation_view
-from spectune.report.summary import summarize
-from spectune.store.study_dir import StudyDir
-
-MAX_TABLE_BYTES = 4_000_000
 
 
 def explain_command(args: argparse.Namespace) -> int:
-    ceiling = _ceiling(args)
+    ceiling = {"weights_gib": args.weights_gib, "bandwidth_gib_s": args.bandwidth_gib_s}
     if (args.study_dir is None) == (args.table is None):
         raise BadInput("explain: give either a study directory or --table ROWS.csv")
     if args.table is not None:
-        table = read_table(_read(Path(args.table)), path=args.table)
-        found = explain(table.rows, assumptions=table.assumptions, machine_ceiling_tok_per_s=ceiling)
+        found = explain_table(args.table, **ceiling)
     else:
-        directory = StudyDir.open(Path(args.study_dir))
-        found = _explain_directory(directory, place=args.study_dir, machine_ceiling=ceiling)
+        found = open_study(args.study_dir).explain(**ceiling)
     if args.point:
         found = _with_training(found, tuple(parse_point("--point", text) for text in args.point))
     if args.json:
@@ -41,17 +33,6 @@ def explain_command(args: argparse.Namespace) -> int:
     else:
         Console(highlight=False).print(explanation_view(found))
     return 0
-
-
-def _explain_directory(directory: StudyDir, *, place: str, machine_ceiling: float | None) -> Explanation:
-    summary = summarize(
-        directory.read_study(), directory.read_trials(), machine_ceiling_tok_per_s=machine_ceiling
-    )
-    if summary.explanation is not None:
-        return summary.explanation
-    if not summary.baseline.loads:
-        raise BadInput(f"{place}: no complete trial of the baseline; run the study first")
-    raise BadInput(f"{place}: no complete trial beside the baseline; there is nothing to explain yet")
 
 
 def _with_training(found: Explanation, points: tuple[DataPoint, ...]) -> Explanation:
@@ -84,27 +65,3 @@ def _with_training(found: Explanation, points: tuple[DataPoint, ...]) -> Explana
         for a in found.next
     )
     return found.model_copy(update={"training": (f"for {row.arm}: {lines[0]}", *lines[1:]), "next": actions})
-
-
-def _read(path: Path) -> str:
-    if path.is_dir():
-        raise BadInput(f"{path}: is a directory; --table takes a CSV file")
-    if not path.exists():
-        raise BadInput(f"{path}: no such file")
-    if path.stat().st_size > MAX_TABLE_BYTES:
-        raise BadInput(f"{path}: {path.stat().st_size} bytes; at most {MAX_TABLE_BYTES}")
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: is not UTF-8 text (byte {error.start}); save it as CSV in UTF-8") from error
-
-
-def _ceiling(args: argparse.Namespace) -> float | None:
-    weights, bandwidth = args.weights_gib, args.bandwidth_gib_s
-    if weights is None and bandwidth is None:
-        return None
-    if weights is None or bandwidth is None or weights <= 0 or bandwidth <= 0:
-        raise BadInput(
-            "--weights-gib and --bandwidth-gib-s: both are needed for the machine's ceiling, above 0"
-        )
-    return machine_ceiling_tok_per_s(bytes_per_step=weights, bandwidth_bytes_per_s=bandwidth)

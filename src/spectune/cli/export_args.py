@@ -25,7 +25,7 @@ def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
     parser.add_argument(
         "--rows",
-        choices=("arms", "trials", "requests"),
+        choices=("arms", "trials", "prompts", "requests"),
         default="arms",
         help="of csv and parquet (default: %(default)s)",
     )

@@ -6,16 +6,19 @@ import argparse
 import json
 import sys
 
-from spectune.exchange.gate import gate
-from spectune.exchange.loaded import load_studies
+from spectune.api.together import gate
 from spectune.report.words import one_line
 
 
 def gate_command(args: argparse.Namespace) -> int:
-    new, old = load_studies([args.study, args.against])
     figures = ("speed", "acceptance") if args.figures == "both" else (args.figures,)
     result = gate(
-        new, old, max_slowdown=args.max_slowdown, alpha=args.error_rate, allowed=args.allow, figures=figures
+        args.study,
+        against=args.against,
+        max_slowdown_frac=args.max_slowdown,
+        error_rate=args.error_rate,
+        allow=args.allow,
+        figures=figures,
     )
     if args.json:
         document = result.model_dump(mode="json")

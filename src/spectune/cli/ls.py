@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spectune.exchange.listing import ListedStudy, age_of, list_studies
+from spectune.api.together import list_studies
+from spectune.exchange.listing import ListedStudy, age_of
 from spectune.report.words import UNKNOWN, one_line, times
 
 
 def ls_command(args: argparse.Namespace) -> int:
-    found = list_studies(Path(args.folder))
+    found = list_studies(args.folder)
     if args.json:
         document = {"schema_version": 1, "studies": [s.model_dump(mode="json") for s in found]}
         sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -13,12 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spectune.api.together import query
 from spectune.errors import BadInput
-from spectune.exchange.listing import find_studies
-from spectune.exchange.query import COLUMNS, QueryResult, run_query
+from spectune.exchange.query import COLUMNS, QueryResult
 from spectune.exchange.tables import csv_text
 from spectune.report.words import UNKNOWN, one_line
-from spectune.store.study_dir import StudyDir
 
 
 def query_command(args: argparse.Namespace) -> int:
@@ -30,7 +28,7 @@ def query_command(args: argparse.Namespace) -> int:
         return 0
     if args.sql is None:
         raise BadInput("query: give a SELECT statement; --columns lists what there is")
-    result = run_query(args.sql, _studies(args.studies or ["studies"]))
+    result = query(args.sql, args.studies or ["studies"])
     if args.json:
         sys.stdout.write(_json(result))
     elif args.csv:
@@ -38,18 +36,6 @@ def query_command(args: argparse.Namespace) -> int:
     else:
         _print(result)
     return 0
-
-
-def _studies(places: list[str]) -> list[str]:
-    """Each study directory itself; of any other folder, the studies below it."""
-    found: list[str] = []
-    for place in places:
-        path = Path(place)
-        below = [place] if StudyDir.exists(path) else [str(p) for p in find_studies(path)]
-        if not below:
-            raise BadInput(f"{place}: no study in it or below it")
-        found += [p for p in below if p not in found]
-    return found
 
 
 def _json(result: QueryResult) -> str:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from spectune.cli.interrupt import run_interruptible
+from spectune.api.blocking import run_interruptible
 from spectune.domain.arm import Arm
 from spectune.domain.study import Study
 from spectune.domain.trial import StopProof

@@ -16,6 +16,8 @@ class Evidence(Record):
 
 
 class Finding(Record):
+    """A named doubt, fault or limit, with what it rests on and what to do; ``code`` has a page in the docs."""
+
     code: str
     severity: Severity
     subject: str

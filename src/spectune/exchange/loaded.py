@@ -39,6 +39,10 @@ class LoadedStudy:
     def summary(self) -> StudySummary:
         return summarize(self.study, self.trials)
 
+    def summary_with(self, *, machine_ceiling: float) -> StudySummary:
+        """The same with the machine's ceiling, in tok/s, in its explanation."""
+        return summarize(self.study, self.trials, machine_ceiling_tok_per_s=machine_ceiling)
+
     @cached_property
     def engine_versions(self) -> tuple[str, ...]:
         """As the servers said, in order of first use."""
@@ -123,12 +127,15 @@ def load_study(place: str) -> LoadedStudy:
     return LoadedStudy(place, directory.read_study(), tuple(directory.read_trials()))
 
 
-def load_studies(places: Sequence[str]) -> list[LoadedStudy]:
-    """Each once, in order."""
+def load_studies(
+    places: Sequence[str], *, opened: Mapping[str, LoadedStudy] | None = None
+) -> list[LoadedStudy]:
+    """Each once, in order; ``opened``: those that are read already, by place."""
     seen: dict[Path, str] = {}
     for place in places:
         resolved = Path(place).resolve()
         if resolved in seen:
             raise BadInput(f"{place}: is the same study as {seen[resolved]}; name it once")
         seen[resolved] = place
-    return [load_study(place) for place in places]
+    known = opened or {}
+    return [known.get(place) or load_study(place) for place in places]

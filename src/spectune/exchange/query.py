@@ -171,6 +171,8 @@ _VIEWS = {"studies": _STUDIES, "arms": _ARMS, "trials": _TRIALS, "requests": _RE
 
 @dataclass(frozen=True)
 class QueryResult:
+    """The answer to one SELECT; a missing field is ``None``."""
+
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
 

@@ -1,19 +1,20 @@
-"""A study as flat rows for spreadsheets and data frames: arms, trials or requests; and CSV and Parquet of them."""
+"""A study as flat rows for spreadsheets and data frames: arms, trials, prompts or requests; CSV and Parquet of them."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from spectune.domain.interval import Interval
 from spectune.errors import BadInput
 from spectune.exchange.loaded import LoadedStudy
+from spectune.exchange.prompt_rows import prompt_rows
 from spectune.report.records import ArmSummary, LoadSummary
 
-Rows = Literal["arms", "trials", "requests"]
+Rows = Literal["arms", "trials", "prompts", "requests"]
 Kind = type[str] | type[int] | type[float] | type[bool]
 Row = dict[str, Any]
 
@@ -76,6 +77,22 @@ COLUMNS: dict[Rows, dict[str, Kind]] = {
         "parity_frac": float,
         "simulated": bool,
     },
+    "prompts": {
+        "study": str,
+        "arm": str,
+        "arm_id": str,
+        "is_baseline": bool,
+        "load": str,
+        "prompt_id": str,
+        "category": str,
+        "num_launches": int,
+        "output_tokens": float,
+        "e2e_tok_per_s": float,
+        "speedup": float,
+        "num_drafts": int,
+        "num_accepted_tokens": int,
+        "acceptance_length": float,
+    },
     "requests": {
         "study": str,
         "arm": str,
@@ -105,10 +122,15 @@ COLUMNS: dict[Rows, dict[str, Kind]] = {
 
 def rows_of(loaded: LoadedStudy, rows: Rows, *, arm_id: str | None = None) -> list[Row]:
     """With every column of ``COLUMNS[rows]``; unknown is ``None``. ``arm_id`` keeps one arm's rows."""
-    made = {"arms": _arm_rows, "trials": _trial_rows, "requests": _request_rows}[rows](loaded)
+    makers: dict[Rows, Callable[[LoadedStudy], Iterable[Row]]] = {
+        "arms": _arm_rows,
+        "trials": _trial_rows,
+        "prompts": prompt_rows,
+        "requests": _request_rows,
+    }
     return [
         {column: row.get(column) for column in COLUMNS[rows]}
-        for row in made
+        for row in makers[rows](loaded)
         if arm_id is None or row["arm_id"] == arm_id
     ]
 

@@ -143,6 +143,8 @@ class ModelError(Record):
 
 
 class Explanation(Record):
+    """What limits the speed of each arm, what a change would bring, and what to do next; seconds and tok/s."""
+
     schema_version: int = EXPLAIN_SCHEMA_VERSION
     headline: str
     baseline_tok_per_s: dict[str, float]

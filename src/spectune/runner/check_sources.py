@@ -13,9 +13,11 @@ from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.hub import HUB_ID
 from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.findings import FindingKind
+from spectune.domain.study import Study
 from spectune.embedded.models import DRAFT, TARGET, embedded_target_path, resolve_model
 from spectune.engines.adapter import ModelFormat
 from spectune.errors import BadInput
+from spectune.hosts.choose import LOCAL
 from spectune.hosts.facts import Gpu, read_host_facts
 from spectune.hosts.supervisor import host_facts
 from spectune.preflight.command import ReadCommand
@@ -142,6 +144,13 @@ class Sources:
 def read_gpus() -> tuple[Gpu, ...] | None:
     """This machine's GPUs with their memory; ``None``: they could not be asked."""
     return read_host_facts(host_facts({"gpus": True})).gpus
+
+
+def gpus_of(study: Study) -> tuple[Gpu, ...] | None:
+    """The GPUs of the study's host with their memory, where that costs nothing: ``None`` over ssh."""
+    if study.host != LOCAL:
+        return None
+    return () if study.machine.gpus == () else read_gpus()
 
 
 def known_path(reference: str | None, *, model_format: ModelFormat, home: Path) -> str | None:

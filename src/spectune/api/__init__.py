@@ -1,0 +1,1 @@
+"""What ``import spectune`` offers; the command line is built on it too."""

@@ -1,0 +1,50 @@
+"""Explanations of figures that no study here measured, and the machine's ceiling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spectune.domain.cost_model import machine_ceiling_tok_per_s
+from spectune.errors import BadInput
+from spectune.explain.explanation import explain
+from spectune.explain.records import Explanation
+from spectune.explain.table import read_table
+
+MAX_TABLE_BYTES = 4_000_000
+
+
+def explain_table(
+    path: str | Path, *, weights_gib: float | None = None, bandwidth_gib_s: float | None = None
+) -> Explanation:
+    """The explanation of published or hand-measured figures in a CSV file; the numbers as in ``StudyResults.explain``.
+
+    Columns ``arm,num_steps,topk,num_draft_tokens,cuda_graphs,e2e_tok_per_s,acceptance_length``; the baseline's row has
+    0 draft tokens. Raises ``BadInput`` with the line of what is wrong.
+    """
+    ceiling = machine_ceiling(weights_gib, bandwidth_gib_s)
+    table = read_table(_read(Path(path)), path=str(path))
+    return explain(table.rows, assumptions=table.assumptions, machine_ceiling_tok_per_s=ceiling)
+
+
+def machine_ceiling(weights_gib: float | None, bandwidth_gib_s: float | None) -> float | None:
+    """Plain decoding in tok/s, were a step only the reading of the weights; ``None`` if neither is given."""
+    if weights_gib is None and bandwidth_gib_s is None:
+        return None
+    if weights_gib is None or bandwidth_gib_s is None or weights_gib <= 0 or bandwidth_gib_s <= 0:
+        raise BadInput(
+            "weights in GiB and bandwidth in GiB/s: both are needed for the machine's ceiling, above 0"
+        )
+    return machine_ceiling_tok_per_s(bytes_per_step=weights_gib, bandwidth_bytes_per_s=bandwidth_gib_s)
+
+
+def _read(path: Path) -> str:
+    if path.is_dir():
+        raise BadInput(f"{path}: is a directory; a table is a CSV file")
+    if not path.exists():
+        raise BadInput(f"{path}: no such file")
+    if path.stat().st_size > MAX_TABLE_BYTES:
+        raise BadInput(f"{path}: {path.stat().st_size} bytes; at most {MAX_TABLE_BYTES}")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: is not UTF-8 text (byte {error.start}); save it as CSV in UTF-8") from error

@@ -1,0 +1,148 @@
+"""From a planned study to its directory on disk: what is left is checked, and what is there must be the same study."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spectune.api.blocking import run_interruptible
+from spectune.api.results import StudyResults, open_study
+from spectune.domain.findings import Finding
+from spectune.domain.study import Study
+from spectune.domain.trial import Trial
+from spectune.embedded.models import data_home
+from spectune.hosts.choose import LOCAL, host_called
+from spectune.runner.check import CheckResult, check_study, without_refused
+from spectune.runner.check_sources import Sources, gpus_of
+from spectune.runner.events import Watcher
+from spectune.runner.finding_kinds import check_codes
+from spectune.runner.launch import ModelPaths
+from spectune.runner.machine import machine_of
+from spectune.runner.plan import resolve_study
+from spectune.runner.study import check_continues, fetch_models, is_finished, remaining, run_study
+from spectune.store.study_dir import StudyDir
+from spectune.study_file.schema import StudySpec
+from spectune.study_file.yaml_lines import Document
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """A study file that was read; ``text`` is kept beside the records."""
+
+    spec: StudySpec
+    document: Document
+    text: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class PreparedStudy:
+    """A checked study. Unless it is ``refused``, its directory is on disk and it can be run."""
+
+    path: Path
+    checked: CheckResult | None
+    """``None``: nothing is left to launch, or no check was wanted."""
+    refused: tuple[Finding, ...] = ()
+    """Error findings that nobody allowed."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Arms that a search goes without, and why, by name."""
+    foreign_arms: tuple[str, ...] = ()
+    """Arms with trials in the directory that the study file does not have."""
+    retry_failed: bool = False
+
+    def run(self, watcher: Watcher) -> StudyResults:
+        """Launches and measures what is left; see ``PlannedStudy.run``. Not for one that is ``refused``."""
+        directory = StudyDir.open(self.path)
+        study = directory.read_study()
+        models = ModelPaths({})
+        if not is_finished(study, directory.read_trials(), retry_failed=self.retry_failed):
+            models = fetch_models(study, home=data_home(), on_fetch=watcher.on_fetch)
+        outcome = run_interruptible(
+            run_study(
+                directory,
+                models=models,
+                watcher=watcher,
+                host=host_called(study.host, home=data_home()),
+                retry_failed=self.retry_failed,
+                findings=self.checked.by_arm if self.checked is not None else {},
+            ),
+            on_signal=watcher.on_message,
+            resume_hint=f"Resume with: spectune run {shlex.quote(str(self.path))}",
+        )
+        return open_study(self.path, outcome=outcome)
+
+
+def prepare_resume(path: Path, *, allow: Sequence[str], check: bool, retry_failed: bool) -> PreparedStudy:
+    """The rest of a study from its directory alone."""
+    check_codes(allow)
+    directory = StudyDir.open(path)
+    checked = _check(directory.read_study(), directory.read_trials(), wanted=check, retry_failed=retry_failed)
+    return PreparedStudy(path, checked, _refused(checked, allow), retry_failed=retry_failed)
+
+
+def prepare_file(
+    file: StudyFile, study: Study, where: Path, *, allow: Sequence[str], check: bool, retry_failed: bool
+) -> PreparedStudy:
+    """A new directory, or the one there with the file's plan; nothing is written if an error finding stands."""
+    check_codes(allow)
+    study = _on_its_machine(file, study)
+    if not StudyDir.exists(where):
+        study, checked, left_out = _checked(study, [], wanted=check, retry_failed=retry_failed, allow=allow)
+        if refused := _refused(checked, allow):
+            return PreparedStudy(where, checked, refused, left_out)
+        StudyDir.create(where, study=study, source=file.text)
+        return PreparedStudy(where, checked, left_out=left_out, retry_failed=retry_failed)
+    directory = StudyDir.open(where)
+    with directory.lock():
+        check_continues(directory, study)
+        trials = directory.read_trials()
+        study, checked, left_out = _checked(
+            study, trials, wanted=check, retry_failed=retry_failed, allow=allow
+        )
+        if refused := _refused(checked, allow):
+            return PreparedStudy(where, checked, refused, left_out)
+        created_at = directory.read_study().created_at
+        directory.extend(study.model_copy(update={"created_at": created_at}), source=file.text)
+    asked = {arm.arm_id for arm in study.arms}
+    foreign = tuple(dict.fromkeys(t.arm.name for t in trials if t.arm_id not in asked))
+    return PreparedStudy(where, checked, left_out=left_out, foreign_arms=foreign, retry_failed=retry_failed)
+
+
+def _on_its_machine(file: StudyFile, study: Study) -> Study:
+    """A host over ssh says what it is; this machine has been looked at before."""
+    if study.host == LOCAL:
+        return study
+    machine = run_interruptible(
+        machine_of(study.host), on_signal=lambda _: None, resume_hint="Nothing was started"
+    )
+    return resolve_study(file.spec, file.document, path=file.path, machine=machine)
+
+
+def _check(study: Study, trials: Sequence[Trial], *, wanted: bool, retry_failed: bool) -> CheckResult | None:
+    """What stands against the arms that are still to be launched; ``None``: none of them, or not wanted."""
+    waiting = {planned.arm_id for planned in remaining(study, trials, retry_failed=retry_failed)}
+    if study.search is not None and study.search_end is None:
+        waiting |= {arm.arm_id for arm in study.arms} - {trial.arm_id for trial in trials}
+    if not wanted or not waiting:
+        return None
+    sources = Sources(home=data_home(), files_here=study.host == LOCAL)
+    arms = [arm for arm in study.arms if arm.arm_id in waiting]
+    return check_study(study, sources, arms=arms, gpus=gpus_of(study))
+
+
+def _checked(
+    study: Study, trials: Sequence[Trial], *, wanted: bool, retry_failed: bool, allow: Sequence[str]
+) -> tuple[Study, CheckResult | None, dict[str, str]]:
+    """The study without the arms of its search that cannot be launched, and why not, by name."""
+    checked = _check(study, trials, wanted=wanted, retry_failed=retry_failed)
+    if checked is None:
+        return study, None, {}
+    before = set(study.pruned_arms)
+    study, checked = without_refused(study, checked, allowed=allow)
+    return study, checked, {n: why for n, why in study.pruned_arms.items() if n not in before}
+
+
+def _refused(checked: CheckResult | None, allow: Sequence[str]) -> tuple[Finding, ...]:
+    return () if checked is None else checked.errors(allowed=allow)

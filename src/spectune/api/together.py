@@ -1,0 +1,130 @@
+"""Several studies at once: list, compare, gate, query; and results of other tools as a study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spectune.api.results import StudyResults, open_study
+from spectune.domain.study import Study
+from spectune.domain.trial import Trial
+from spectune.errors import BadInput, EnvironmentFailed
+from spectune.exchange import gate as gate_of
+from spectune.exchange.compare import StudyComparison, compare_studies
+from spectune.exchange.imports.read import read_results
+from spectune.exchange.imports.results import ArmHints, assemble
+from spectune.exchange.listing import ListedStudy, find_studies
+from spectune.exchange.listing import list_studies as list_below
+from spectune.exchange.loaded import LoadedStudy, load_studies
+from spectune.exchange.query import QueryResult, run_query
+from spectune.report.vllm_result import vllm_bench_result
+from spectune.report.words import one_line
+from spectune.report.write import write_reports
+from spectune.store.study_dir import StudyDir, TrialDir
+
+Place = str | Path | StudyResults
+"""A study directory, or the results of one."""
+
+
+def list_studies(folder: str | Path = "studies") -> list[ListedStudy]:
+    """The studies below a folder, newest first; a damaged one is listed with its problem.
+
+    Raises ``BadInput`` if there is no such folder.
+    """
+    return list_below(Path(folder))
+
+
+def compare(studies: Sequence[Place], *, allow: Sequence[str] = ()) -> StudyComparison:
+    """The same arms of two or more studies side by side; the first is the reference. ``to_frame`` makes a table of it.
+
+    Ratios are of tok/s where machine, prompts and sampling allow that, else of speedups, else absent with the reason.
+    ``allow``: aspects that may differ, e.g. ``("version",)``. Raises ``BadInput`` for fewer than two.
+    """
+    if len(studies) < 2:
+        raise BadInput("compare: give two or more study directories; the first is the reference")
+    return compare_studies(_loaded(studies), allowed=allow)
+
+
+def gate(
+    study: Place,
+    *,
+    against: Place,
+    max_slowdown_frac: float,
+    error_rate: float = 0.05,
+    allow: Sequence[str] = (),
+    figures: Sequence[str] = ("speed", "acceptance"),
+) -> gate_of.GateResult:
+    """Whether speed or acceptance length fell by more than ``max_slowdown_frac`` (0.03 is 3 %) against another study.
+
+    Noise fails it with a chance of ``error_rate`` at most. Raises ``BadInput`` where the two cannot be compared.
+    """
+    new, old = _loaded([study, against])
+    return gate_of.gate(
+        new, old, max_slowdown=max_slowdown_frac, alpha=error_rate, allowed=allow, figures=figures
+    )
+
+
+def query(sql: str, places: Sequence[str | Path] = ("studies",)) -> QueryResult:
+    """One SELECT over the records of studies, as they lie. ``to_frame`` makes a data frame of the result.
+
+    ``places``: study directories, or folders of them. Views and columns: ``spectune query --columns``.
+    Raises ``BadInput`` for SQL that is wrong or would change anything, and without DuckDB (extra ``query``).
+    """
+    found: list[str] = []
+    for place in map(str, places):
+        path = Path(place)
+        below = [place] if StudyDir.exists(path) else [str(p) for p in find_studies(path)]
+        if not below:
+            raise BadInput(f"{place}: no study in it or below it")
+        found += [p for p in below if p not in found]
+    return run_query(sql, found)
+
+
+def import_results(
+    files: Sequence[str | Path],
+    directory: str | Path,
+    *,
+    form: str = "auto",
+    names: Mapping[Path, str] | None = None,
+    hints: ArmHints | None = None,
+    baseline: str | None = None,
+    run_is_launch: bool = False,
+) -> StudyResults:
+    """Makes a study directory of other tools' result files; see ``spectune import``.
+
+    ``names``: of arms, by file, where the file has none. ``directory`` must be new or empty.
+    Raises ``BadInput`` for files of no known tool, or that disagree in what a study has one of.
+    """
+    target = Path(directory)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise BadInput(f"{target}: exists and is not empty; name a new directory")
+    paths = [Path(file) for file in files]
+    results = read_results(paths, names=names or {}, form=form, hints=hints or ArmHints())
+    study, trials = assemble(results, name=target.name, baseline=baseline, run_is_launch=run_is_launch)
+    _write(target, study, trials)
+    return open_study(target)
+
+
+def _loaded(places: Sequence[Place]) -> list[LoadedStudy]:
+    """Each once; what was opened before is not read again."""
+    opened = {str(p.path): p.loaded for p in places if isinstance(p, StudyResults)}
+    names = [str(p.path) if isinstance(p, StudyResults) else str(p) for p in places]
+    return load_studies(names, opened=opened)
+
+
+def _write(target: Path, study: Study, trials: Sequence[Trial]) -> None:
+    assert study.imported is not None
+    files = "".join(f"#   {one_line(f.name, limit=200)} {f.sha256}\n" for f in study.imported.files)
+    source = f"# Imported from {study.imported.tool}; there is nothing here to run.\n{files}"
+    directory = StudyDir.create(target, study=study, source=source)
+    try:
+        for trial in trials:
+            folder = TrialDir(directory.trials_path / trial.trial_id)
+            folder.path.mkdir(parents=True)
+            folder.replace_requests([load.requests for load in trial.loads])
+            if trial.loads and any(load.requests for load in trial.loads):
+                folder.write_result(vllm_bench_result(trial, 0))
+            folder.finish(trial)
+    except OSError as error:
+        raise EnvironmentFailed(f"{target}: cannot write the study: {error.strerror or error}") from error
+    write_reports(directory)

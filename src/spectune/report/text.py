@@ -1,0 +1,15 @@
+"""What the terminal shows, as text."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console, RenderableType
+
+
+def as_text(shown: RenderableType, *, width: int) -> str:
+    """Without colours or trailing spaces."""
+    console = Console(file=io.StringIO(), width=width, highlight=False, force_jupyter=False)
+    with console.capture() as captured:
+        console.print(shown)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
