@@ -1,4 +1,4 @@
-"""Writes docs/study-file.md from the schema and the adapters, and docs/findings from the rules.
+"""Writes docs/study-file.md, docs/cli.md, docs/api.md and docs/findings from schema, parser, code and rules.
 
 ``--check``: exit 1 if any of it is out of date.
 """
@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
+from reference_pages import api_page, cli_page
 
 from spectune.domain.arm import Arm, Knobs
 from spectune.domain.findings import FindingKind
@@ -23,6 +24,8 @@ from spectune.study_file import schema
 
 ROOT = Path(__file__).parent.parent
 TARGET = ROOT / "docs" / "study-file.md"
+CLI = ROOT / "docs" / "cli.md"
+API = ROOT / "docs" / "api.md"
 FINDINGS = ROOT / "docs" / "findings"
 SECTIONS = (
     ("The file", schema.StudySpec),
@@ -225,7 +228,7 @@ def out_of_date(pages: dict[Path, str]) -> list[Path]:
 
 
 def main() -> int:
-    pages = {TARGET: render(), **finding_pages()}
+    pages = {TARGET: render(), CLI: cli_page(), API: api_page(), **finding_pages()}
     wrong = out_of_date(pages)
     if "--check" in sys.argv[1:]:
         sys.stderr.writelines(f"out of date: {path.relative_to(ROOT)}\n" for path in wrong)

@@ -107,7 +107,7 @@ class PlannedStudy:
     ) -> PreparedStudy:
         """The first half of ``run``: checks the arms that are left, and writes the directory unless that refuses.
 
-        The arguments are those of ``run``, and so are the errors, but that ``refused`` is told and not raised.
+        Arguments and errors are those of ``run``; errors that stand are in ``refused`` instead of being raised.
         """
         if self._file is None:
             if directory is not None and Path(directory) != self.directory:

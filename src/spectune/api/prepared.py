@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spectune.api.blocking import run_interruptible
@@ -71,7 +71,7 @@ class PreparedStudy:
             on_signal=watcher.on_message,
             resume_hint=f"Resume with: spectune run {shlex.quote(str(self.path))}",
         )
-        return open_study(self.path, outcome=outcome)
+        return replace(open_study(self.path), outcome=outcome)
 
 
 def prepare_resume(path: Path, *, allow: Sequence[str], check: bool, retry_failed: bool) -> PreparedStudy:

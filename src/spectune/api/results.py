@@ -35,6 +35,7 @@ class StudyResults:
 
     path: Path
     loaded: LoadedStudy
+    """The records, as they were read."""
     outcome: StudyOutcome | None = None
     """How the run ended that these are the results of; ``None`` if the directory was opened."""
 
@@ -133,9 +134,9 @@ class StudyResults:
             raise EnvironmentFailed(f"{path}: {error.strerror or error}") from error
 
 
-def open_study(path: str | Path, *, outcome: StudyOutcome | None = None) -> StudyResults:
+def open_study(path: str | Path) -> StudyResults:
     """The results in a study directory, also of one that is not finished or runs now: read once, as they are.
 
     Raises ``BadInput`` if it is none, or is damaged, or of a newer spectune.
     """
-    return StudyResults(Path(path), load_study(str(path)), outcome)
+    return StudyResults(Path(path), load_study(str(path)))

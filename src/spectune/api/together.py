@@ -9,8 +9,9 @@ from spectune.api.results import StudyResults, open_study
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput, EnvironmentFailed
-from spectune.exchange import gate as gate_of
 from spectune.exchange.compare import StudyComparison, compare_studies
+from spectune.exchange.gate import GateResult
+from spectune.exchange.gate import gate as judge_fall
 from spectune.exchange.imports.read import read_results
 from spectune.exchange.imports.results import ArmHints, assemble
 from spectune.exchange.listing import ListedStudy, find_studies
@@ -53,13 +54,13 @@ def gate(
     error_rate: float = 0.05,
     allow: Sequence[str] = (),
     figures: Sequence[str] = ("speed", "acceptance"),
-) -> gate_of.GateResult:
+) -> GateResult:
     """Whether speed or acceptance length fell by more than ``max_slowdown_frac`` (0.03 is 3 %) against another study.
 
     Noise fails it with a chance of ``error_rate`` at most. Raises ``BadInput`` where the two cannot be compared.
     """
     new, old = _loaded([study, against])
-    return gate_of.gate(
+    return judge_fall(
         new, old, max_slowdown=max_slowdown_frac, alpha=error_rate, allowed=allow, figures=figures
     )
 
