@@ -122,6 +122,18 @@ class TestScripts:
         at = argv.index("/opt/v/bin/vllm")
         assert argv[at:] == ["/opt/v/bin/vllm", "serve", "--host", "0.0.0.0", "--port=8000", *SERVED[3:]]
 
+    def test_another_program_gets_the_flags_and_not_the_module_of_an_interpreter(self) -> None:
+        module = ("/opt/v/bin/python3", "-u", "-m", "spectune.embedded.llama_server")
+        loaded = launched("--model", "/m.gguf", "-m", "x", program=module)
+        script = exported(loaded, "command", program="/app/llama-server")
+        assert script.split("exec ")[1].split() == [
+            *("/app/llama-server", "\\", "--model", "/m.gguf", "\\", "-m", "x", "\\"),
+            *("--host", "127.0.0.1", "\\", "--port", "8000"),
+        ]
+        assert "spectune[demo]" not in script
+        kept = exported(loaded, "command", program="/usr/bin/python3.12")
+        assert "-m spectune.embedded.llama_server" in kept and "spectune[demo]" in kept
+
     def test_docker_gets_image_mounts_devices_and_words(self, tmp_path: Path) -> None:
         loaded = launched(
             *SERVED,

@@ -119,6 +119,8 @@ def serving_of(
         argv[0] = program or ("python3" if name.startswith("python") else name)
     elif program:
         argv[0] = program
+    if program and name.startswith("python") and not PurePosixPath(program).name.startswith("python"):
+        argv = [argv[0], *_without_module(argv[1:])]
     words = _replace_address(argv[1:], host=host, port=port)
     return Serving(
         study=loaded.study.name,
@@ -130,7 +132,7 @@ def serving_of(
         port=port,
         num_gpus=_num_gpus(loaded, arm.engine, argv),
         models=tuple(dict.fromkeys(_paths(words))),
-        notes=tuple(_notes(loaded, arm, trial)),
+        notes=tuple(_notes(loaded, arm, trial, argv)),
     )
 
 
@@ -239,7 +241,14 @@ def _paths_in_json(text: str) -> Iterator[str]:
             yield from _paths([value] if not value.startswith("{") else [])
 
 
-def _notes(loaded: LoadedStudy, arm: Arm, trial: Trial) -> Iterator[str]:
+def _without_module(arguments: Sequence[str]) -> Sequence[str]:
+    """Of ``python -u -m MODULE --flag``, what another program is given: the flags."""
+    if "-m" not in arguments[:4]:
+        return arguments
+    return arguments[arguments.index("-m") + 2 :]
+
+
+def _notes(loaded: LoadedStudy, arm: Arm, trial: Trial, argv: Sequence[str]) -> Iterator[str]:
     summary: ArmSummary = loaded.summary_of(arm)
     yield f"study {one_line(loaded.study.name, limit=80)}, arm {one_line(arm.name, limit=80)} ({arm.arm_id})"
     version = trial.server.version if trial.server else None
@@ -254,7 +263,7 @@ def _notes(loaded: LoadedStudy, arm: Arm, trial: Trial) -> Iterator[str]:
         yield f"its speed needs these fields in every request: {one_line(fields, limit=400)}"
     if trial.simulated:
         yield SIMULATED
-    if "spectune.embedded.llama_server" in trial.command:
+    if "spectune.embedded.llama_server" in argv:
         yield "the embedded server: it needs spectune[demo] where it runs"
 
 

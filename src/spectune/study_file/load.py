@@ -41,16 +41,10 @@ def load_study_file(path: Path, *, overrides: Sequence[str] = ()) -> tuple[Study
         raise BadInput(f"{path}: not a text file (byte {error.start} is not UTF-8)") from error
     except OSError as error:
         raise BadInput(f"{path}: cannot read it: {error.strerror}") from error
-    spec, document = load_study_text(text, name=str(path), overrides=overrides)
-    return spec, text, document
-
-
-def load_study_text(text: str, *, name: str, overrides: Sequence[str] = ()) -> tuple[StudySpec, Document]:
-    """The same of a text; ``name`` stands in messages."""
-    document = read_yaml(text, name=name)
+    document = read_yaml(text, name=str(path))
     for override in overrides:
         apply_override(document.value, override)
-    return parse_study(document, name=name), document
+    return parse_study(document, name=str(path)), text, document
 
 
 def apply_override(value: Any, override: str) -> None:
