@@ -32,7 +32,8 @@ from spectune.runner.plan import resolve_study, sample_launch
 from spectune.runner.search import search_estimate
 from spectune.runner.study import remaining
 from spectune.store.study_dir import StudyDir
-from spectune.study_file.load import load_study_file, load_study_text
+from spectune.study_file.load import apply_override, load_study_file, parse_study
+from spectune.study_file.yaml_lines import Document, read_yaml
 
 Overrides = Mapping[str, Any] | Sequence[str]
 
@@ -183,7 +184,10 @@ def _from_mapping(source: Mapping[str, Any], settings: Sequence[str]) -> StudyFi
         text = yaml.safe_dump(_plain(source), sort_keys=False, allow_unicode=True)
     except yaml.YAMLError as error:
         raise BadInput(f"study: holds what a study file cannot: {error}") from error
-    spec, document = load_study_text(text, name="study", overrides=settings)
+    document = Document(read_yaml(text, name="study").value, {})  # lines of a text that nobody has seen
+    for setting in settings:
+        apply_override(document.value, setting)
+    spec = parse_study(document, name="study")
     return StudyFile(spec, document, _with_settings(text, settings), Path.cwd() / "study.yaml")
 
 
