@@ -8,8 +8,11 @@ DRAFTER_VENV := .venv-drafter
 DRAFTER_BIN := $(DRAFTER_VENV)/bin
 DRAFTER_STAMP := $(DRAFTER_VENV)/.installed
 TORCH ?= torch==2.13.0
+# The site's tool shares nothing with spectune: it reads docs/ alone.
+DOCS_VENV := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.installed
 
-.PHONY: help install demo test check format engines test-engines install-drafter drafter-demo test-drafter clean
+.PHONY: help install demo test check format docs engines test-engines install-drafter drafter-demo test-drafter clean
 
 help:
 	@echo "make demo          install, then measure speculative decoding on a real llama.cpp server (about 7 minutes)"
@@ -17,6 +20,7 @@ help:
 	@echo "make drafter-demo  install torch, then data, training, export, serving and forecast (under 45 minutes)"
 	@echo "make test-drafter  install torch, then the tests of the drafter"
 	@echo "make check         lint, format check, types"
+	@echo "make docs          the documentation site, into site/"
 	@echo "make engines       real vLLM and SGLang environments outside $(VENV) (7 GB)"
 	@echo "make test-engines  the tests that need them"
 
@@ -63,6 +67,17 @@ format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+$(DOCS_STAMP): pyproject.toml
+	@echo "== installing the site's tool into $(DOCS_VENV)"
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' > $(DOCS_VENV)/requirements.txt
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $(DOCS_VENV)/requirements.txt
+	@touch $@
+
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
+	@echo "== site/index.html"
+
 engines: install
 	@echo "== real engines, outside the repository"
 	$(PYTHON) tools/engines/install.py vllm sglang
@@ -76,4 +91,4 @@ test-engines: install install-drafter
 	$(DRAFTER_BIN)/python -m pytest -m "engine and drafter"
 
 clean:
-	rm -rf $(VENV) $(DRAFTER_VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(DRAFTER_VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache
