@@ -3,10 +3,11 @@
     early_stopping.py --curves FILE.csv [--seeds 50] [--space chain|tree|both] [--strategies grid,predict] [--json]
     early_stopping.py --drawn 200 --seeds 1 [...]
 
-After every second of 32 prompts, paired with the fastest arm so far: ``worse``
-ends arms whose remaining prompts are worth less than 0.1 % of speed; ``enough``
-also ends those whose ratio to plain decoding is known to 3 %. Plain decoding
-is always measured whole. Saved is measuring time, in which a slow arm's prompts
+The rule is that of ``spectune run``. After every second of 32 prompts, paired
+with the fastest arm so far: ``worse`` ends arms whose remaining prompts are
+worth less than 0.1 % of speed; ``enough`` also ends those whose ratio to plain
+decoding is known to 3 % (``spectune run`` does that under ``predict`` alone).
+Plain decoding is always measured whole. Saved is measuring time, in which a slow arm's prompts
 cost more, against every launched arm measured whole. Two strategies: the full
 grid (shuffled), where most arms are clearly worse, and ``predict`` in its budget.
 """
@@ -30,15 +31,13 @@ from search_surfaces import PROMPTS, VERIFY_STEPS, Surface, draw_counts, surface
 from spectune.domain.arm import Arm
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.prediction_shape import id_of
-from spectune.domain.statistics_sequential import Expected, WorthStopping, pool_noise
+from spectune.domain.statistics_sequential import Expected, PooledNoise, WorthStopping, pool_noise
+from spectune.runner.stop_early import BLOCK, ENOUGH_MARGINS, LEAST_EXPECTED_LOG_SD, LEAST_PROMPTS
 from spectune.search.grid import Grid
 from spectune.search.predict import Predict
 from spectune.search.protocol import Ask, Budget, History, Strategy
 
-LEAST_EXPECTED_LOG_SD = 0.03
-"""A prediction is not trusted further than this against prompts."""
-ENOUGH_LOG_SD = 0.03
-"""Chosen on drawn surfaces."""
+MARGIN = 0.02
 
 
 @dataclass
@@ -56,7 +55,6 @@ class Bench:
     time_s: float = 0.0
     logs: dict[str, list[float]] = field(default_factory=dict)
     worse: set[str] = field(default_factory=set)
-    ratios: list[list[float]] = field(default_factory=list)
 
     def measure(self, ask: Ask, launch: int) -> Observation:
         arm = ask.arm
@@ -64,7 +62,7 @@ class Bench:
         baseline = next(iter(self.logs.values()), None)
         reference = self._reference()
         expected = self._expected(ask, reference)
-        pooled = pool_noise(self.ratios)
+        pooled, pooled_to_baseline = self._noise(reference), self._noise(baseline)
         mine: list[float] = []
         speed = self.surface.speed[id_of(arm)]
         for _ in range(PROMPTS):
@@ -76,6 +74,7 @@ class Bench:
                 _paired(mine, reference),
                 _paired(mine, baseline),
                 pooled=pooled,
+                pooled_to_baseline=pooled_to_baseline,
                 expected=expected,
                 most_pairs=len(reference),
             )
@@ -83,8 +82,6 @@ class Bench:
                 self.worse.add(id_of(arm))
             if verdict is not None:
                 break
-        if baseline is not None:
-            self.ratios.append(_paired(mine, baseline))
         self.logs[id_of(arm)] = mine
         return self._observed(arm, launch, rng)
 
@@ -111,6 +108,13 @@ class Bench:
         """Plain decoding's, times the ratio on the prompts that were measured."""
         mine, baseline = self.logs[arm_id], next(iter(self.logs.values()))
         return statistics.fmean(baseline) + statistics.fmean(_paired(mine, baseline))
+
+    def _noise(self, other: list[float] | None) -> PooledNoise | None:
+        """How the ratios of the arms measured so far scatter; those stopped as worse are no results."""
+        kept = [logs for arm_id, logs in self.logs.items() if arm_id not in self.worse]
+        if other is None:
+            return None
+        return pool_noise([_paired(logs, other) for logs in kept if logs is not other])
 
     def _reference(self) -> list[float] | None:
         """The fastest arm that was not stopped as worse."""
@@ -141,8 +145,13 @@ def run(strategy: Strategy, bench: Bench) -> float:
 
 RULES: dict[str, WorthStopping | None] = {
     "none": None,
-    "worse": WorthStopping(num_prompts=PROMPTS),
-    "worse or enough": WorthStopping(num_prompts=PROMPTS, precision=ENOUGH_LOG_SD),
+    "worse": WorthStopping(num_prompts=PROMPTS, block=BLOCK, least=LEAST_PROMPTS),
+    "worse or enough": WorthStopping(
+        num_prompts=PROMPTS,
+        block=BLOCK,
+        least=LEAST_PROMPTS,
+        precision=ENOUGH_MARGINS * math.log1p(MARGIN),
+    ),
 }
 
 

@@ -111,6 +111,32 @@ def test_a_clearly_worse_arm_is_stopped_early_and_says_what_decided(search: Sear
     assert pruned["loads"][0]["num_requests"] < 12
 
 
+def test_arms_are_asked_no_more_than_the_search_needs_and_are_results_all_the_same(search: Search) -> None:
+    text = STUDY.replace("num_prompts: 12, max_tokens: 32", "num_prompts: 24, max_tokens: 16")
+    text = text.replace("tokens-per-s: 600", "tokens-per-s: 800, no-request-acceptance: true")
+    text += "margin: 0.25\nnoise_floor: false\nbudget: {max_trials: 3}\n"
+    (search.folder / "study.yaml").write_text(text, encoding="utf-8")
+    output = search("run", "study.yaml")
+    plain, first, second = search.trials()
+    assert plain["ended_early"] is None and plain["loads"][0]["num_requests"] == 24
+    lines = search.folder / "studies" / "study" / "trials" / plain["trial_id"] / "requests.jsonl"
+    plain_s = [json.loads(line)["latency_s"] for line in lines.read_text(encoding="utf-8").splitlines()]
+    for trial, least in ((first, 12), (second, 8)):
+        # The first has to tell how prompts scatter by itself; builtin prompts take turns through six categories.
+        end = trial["ended_early"]
+        assert trial["status"] == "complete" and trial["pruned"] is None
+        assert end["verdict"] == "enough" and least <= end["num_prompts"] < end["of_prompts"] == 24
+        assert trial["loads"][0]["num_requests"] == end["num_prompts"]
+        # The engine tells acceptance by its counters alone, read when the last request had ended.
+        counted = trial["loads"][0]["acceptance"]
+        assert counted["num_drafts"] > 0 and trial["loads"][0]["foreign_tokens"] == 0
+        left_s = sum(plain_s[end["num_prompts"] :])
+        assert 0.2 * left_s < end["saved_s"] < 2 * left_s
+    assert "enough after" in output
+    report = (search.folder / "studies" / "study" / "report.md").read_text(encoding="utf-8")
+    assert "2 trials did not need every prompt, which saved about" in report
+
+
 def test_combinations_that_cannot_be_launched_are_left_out_with_the_reason(search: Search) -> None:
     text = STUDY.replace("name: fake, flags: {tokens-per-s: 600, draft-cost: 0.12, accept: \"0.8,0.7,0.6,0.4,0.2\"}",
         "name: sglang, executable: sglang").replace(

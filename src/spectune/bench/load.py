@@ -34,11 +34,13 @@ async def run_load(
     on_record: Callable[[RequestRecord], None],
     rng_seed: int = 0,
     stop: asyncio.Event | None = None,
+    goes_on: Callable[[], bool] | None = None,
 ) -> LoadResult:
     """Runs one load point. ``on_record`` gets every request as it ends, also before a cancellation.
 
     When ``stop`` is set, requests in flight are dropped and the result holds
-    what had ended. ``duration_s`` leaves out the counter readings that a
+    what had ended. Once ``goes_on`` says no, a closed loop sends no more, and
+    the result is as whole as that of fewer prompts. ``duration_s`` leaves out the counter readings that a
     one-at-a-time load makes between its requests.
     """
     run = _LoadRun(client, workload, load, CounterReader(read_counters), on_record)
@@ -47,7 +49,7 @@ async def run_load(
     gc.freeze()  # else a full collection goes through all modules, while every stream waits for it
     try:
         await run.begin()
-        was_stopped = await _until_stopped(run.drive(prompts, rng_seed=rng_seed), stop)
+        was_stopped = await _until_stopped(run.drive(prompts, rng_seed=rng_seed, goes_on=goes_on), stop)
     finally:
         gc.unfreeze()
     return await run.result(was_stopped=was_stopped)
@@ -87,10 +89,19 @@ class _LoadRun:
         self._cpu_start_s = time.process_time()
         self._origin = perf_counter()
 
-    async def drive(self, prompts: list[Prompt], *, rng_seed: int) -> None:
+    async def drive(
+        self, prompts: list[Prompt], *, rng_seed: int, goes_on: Callable[[], bool] | None
+    ) -> None:
         self._sample_lag(perf_counter())
         try:
-            await drive(self._send, prompts, self._load, rng_seed=rng_seed, on_late=self._note_lag)
+            await drive(
+                self._send,
+                prompts,
+                self._load,
+                rng_seed=rng_seed,
+                on_late=self._note_lag,
+                goes_on=goes_on,
+            )
         finally:
             if self._sampler is not None:
                 self._sampler.cancel()

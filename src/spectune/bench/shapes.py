@@ -22,24 +22,35 @@ def repeated(prompts: Sequence[Prompt], count: int | None) -> list[Prompt]:
 
 
 async def drive(
-    send: Send, prompts: Sequence[Prompt], load: LoadPoint, *, rng_seed: int, on_late: Callable[[float], None]
+    send: Send,
+    prompts: Sequence[Prompt],
+    load: LoadPoint,
+    *,
+    rng_seed: int,
+    on_late: Callable[[float], None],
+    goes_on: Callable[[], bool] | None = None,
 ) -> None:
     """Sends every prompt in the shape of ``load`` and returns when all are answered.
 
     ``on_late`` hears how many seconds after its due time an open-loop request
-    was started.
+    was started. ``goes_on`` is asked before each request of a closed loop: after
+    a no none is sent, and those in flight are answered.
     """
     if load.shape == "open":
         await _open_loop(send, prompts, _rate(load), rng_seed=rng_seed, on_late=on_late)
     else:
-        await _closed_loop(send, prompts, 1 if load.shape == "single" else _concurrency(load))
+        await _closed_loop(send, prompts, 1 if load.shape == "single" else _concurrency(load), goes_on)
 
 
-async def _closed_loop(send: Send, prompts: Sequence[Prompt], concurrency: int) -> None:
+async def _closed_loop(
+    send: Send, prompts: Sequence[Prompt], concurrency: int, goes_on: Callable[[], bool] | None
+) -> None:
     queue = iter(prompts)
 
     async def worker() -> None:
         for prompt in queue:
+            if goes_on is not None and not goes_on():
+                return
             await send(prompt)
 
     await _all_of(worker() for _ in range(min(concurrency, len(prompts))))

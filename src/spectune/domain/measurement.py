@@ -129,7 +129,7 @@ class LoadResult(Record):
     totals: LoadTotals | None = None
     """Of an imported result: what is known only of the whole; all of it where there are no single requests."""
     cut_short: bool = False
-    """The server was lost meanwhile: these are the requests that ended before."""
+    """Not all was asked: the server was lost, or the trial ended early. These are the requests that ended before."""
 
     @property
     def completed(self) -> tuple[RequestRecord, ...]:

@@ -2,6 +2,11 @@
 
 Prompts come in blocks, paired with the reference's (the best arm so far). After each block the arm's log ratio is
 estimated from what was seen, from what the model expected, and from how much earlier arms' prompts scattered.
+
+An arm that ends as ``enough`` is a result, with the t interval of the prompts it had. It ended by their scatter and
+never by their mean, of which scatter says nothing, so no look was a chance to stop at a lucky speed. What is left is
+that prompts end sooner where they scatter little by luck; the first look waits for ``_ENOUGH_DEGREES``, with which
+95 % intervals hold in 93.8 to 95 % (simulated: 4 to 100 prompts, noise from half to seven times the precision).
 """
 
 from __future__ import annotations
@@ -52,8 +57,8 @@ class WorthStopping:
     ``worse``: the arm is behind the reference, and what measuring on could
     still bring, on average over what is not known of it, is less than
     ``tolerance``: the expected loss of stopping, not a bound on how often an
-    arm a little better is stopped (Chick and Inoue 2001). ``enough``: the arm
-    stays in the race and its speed is known to ``precision``.
+    arm a little better is stopped (Chick and Inoue 2001). ``enough``: its ratio
+    to plain decoding is known to ``precision``, wherever it lies; that goes first.
     """
 
     num_prompts: int = 32
@@ -64,6 +69,8 @@ class WorthStopping:
     """In log speed, for each arm."""
     precision: float | None = None
     """Standard error of the log ratio to plain decoding that is enough; ``None``: what is in the race is whole."""
+    least_enough: int = 8
+    """Prompts before the first look whether they are enough: fewer make a wide interval, whatever they scatter."""
     launch_log_sd: float = 0.0
 
     def __post_init__(self) -> None:
@@ -76,23 +83,29 @@ class WorthStopping:
         to_baseline: Sequence[float],
         *,
         pooled: PooledNoise | None = None,
+        pooled_to_baseline: PooledNoise | None = None,
         expected: Expected | None = None,
         most_pairs: int | None = None,
     ) -> Verdict | None:
         """After the last of these paired log ratios; ``None``: measure on.
 
+        ``pooled``: how ratios to the reference scatter, ``pooled_to_baseline``: those to plain decoding.
         ``most_pairs``: prompts that the reference has.
         """
         n = len(to_baseline)
         if n < self.least or n % self.block or n >= self.num_prompts:
             return None
-        worth = self.worth_of_the_rest(to_reference, pooled=pooled, expected=expected, most_pairs=most_pairs)
-        if worth is not None and worth[0] < 0 and worth[1] < self.tolerance:
-            return "worse"
-        error = _standard_error(to_baseline, pooled)
-        if self.precision is not None and error is not None and error <= self.precision:
+        if self._is_enough(to_baseline, pooled_to_baseline):
             return "enough"
-        return None
+        worth = self.worth_of_the_rest(to_reference, pooled=pooled, expected=expected, most_pairs=most_pairs)
+        return "worse" if worth is not None and worth[0] < 0 and worth[1] < self.tolerance else None
+
+    def _is_enough(self, log_ratios: Sequence[float], pooled: PooledNoise | None) -> bool:
+        degrees = len(log_ratios) - 1 + (0 if pooled is None else pooled.degrees)
+        if self.precision is None or len(log_ratios) < self.least_enough or degrees < _ENOUGH_DEGREES:
+            return False
+        error = standard_error(log_ratios, pooled)
+        return error is not None and error <= self.precision
 
     def worth_of_the_rest(
         self,
@@ -103,7 +116,7 @@ class WorthStopping:
         most_pairs: int | None = None,
     ) -> tuple[float, float] | None:
         """Mean log ratio as it stands, and what the prompts left add to the choice; ``None`` below what tells."""
-        n, error = len(log_ratios), _standard_error(log_ratios, pooled)
+        n, error = len(log_ratios), standard_error(log_ratios, pooled)
         if error is None:
             return None
         most = min(self.num_prompts, most_pairs or self.num_prompts)
@@ -119,7 +132,7 @@ class WorthStopping:
 
     def upper_bound(self, log_ratios: Sequence[float], pooled: PooledNoise | None = None) -> float | None:
         """Of the mean log ratio (95 %, one-sided), launches included."""
-        error = _standard_error(log_ratios, pooled)
+        error = standard_error(log_ratios, pooled)
         if error is None:
             return None
         reach = _ONE_SIDED_95 * math.sqrt(error**2 + 2 * self.launch_log_sd**2)
@@ -127,10 +140,10 @@ class WorthStopping:
 
 
 _ONE_SIDED_95 = NormalDist().inv_cdf(0.95)
-_LEAST_DEGREES = 3
+_LEAST_DEGREES, _ENOUGH_DEGREES = 3, 11
 
 
-def _standard_error(log_ratios: Sequence[float], pooled: PooledNoise | None) -> float | None:
+def standard_error(log_ratios: Sequence[float], pooled: PooledNoise | None) -> float | None:
     """Of their mean, widened for a variance that few prompts tell; ``None`` where it is not told at all."""
     n = len(log_ratios)
     if not n:

@@ -75,6 +75,22 @@ class SoakResult(Record):
     """The same, in the last quarter."""
 
 
+class EarlyEnd(Record):
+    """Why an arm's prompts were not all asked, and what that saved.
+
+    ``worse``: the trial is ``pruned`` and not compared. ``enough``: it is
+    complete, its ratio to plain decoding known as well as the search needs it.
+    """
+
+    verdict: Literal["worse", "enough"]
+    reason: str
+    num_prompts: int
+    """Asked, of ``of_prompts``, at the first load point."""
+    of_prompts: int
+    saved_s: float | None = None
+    """Of measuring, estimated: what the prompts left took plain decoding, over the arm's ratio to it."""
+
+
 class Trial(Record):
     """Complete, failed (with cause) or pruned; never changed once written."""
 
@@ -106,6 +122,8 @@ class Trial(Record):
     failure: Failure | None = None
     pruned: str | None = None
     """Why it was stopped early, with the bound that decided it; status ``pruned``."""
+    ended_early: EarlyEnd | None = None
+    """Set for every trial that did not need all prompts; ``None`` also in records of older versions."""
     loads: tuple[LoadResult, ...] = ()
     soak: SoakResult | None = None
     """Set for the one trial that is not compared: the long run of the best arm."""

@@ -79,10 +79,14 @@ def search_end(study: Study) -> Iterable[Finding]:
 
 def stopped_early(trials: Sequence[Trial]) -> Iterable[Finding]:
     for trial in trials:
+        end = trial.ended_early
+        evidence = [("trial", trial.trial_id)]
+        if end is not None and end.saved_s is not None:
+            evidence.append(("saved", f"about {end.saved_s:.1f} s of measuring"))
         if trial.pruned is not None:
-            yield kinds.STOPPED_EARLY.found(
-                trial.arm.name, trial.pruned, evidence=[("trial", trial.trial_id)]
-            )
+            yield kinds.STOPPED_EARLY.found(trial.arm.name, trial.pruned, evidence=evidence)
+        elif end is not None:
+            yield kinds.ENOUGH_PROMPTS.found(trial.arm.name, end.reason, evidence=evidence)
 
 
 def soaks(trials: Sequence[Trial]) -> Iterable[Finding]:

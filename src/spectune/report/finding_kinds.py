@@ -147,6 +147,20 @@ SEARCH_ENDED = FindingKind(
     "launched are predicted, not measured.",
     holds_for=_EVERY,
 )
+ENOUGH_PROMPTS = FindingKind(
+    code="enough-prompts",
+    severity="note",
+    title="An arm did not need every prompt",
+    explanation="A search with `predict` asks an arm no more once its ratio to plain decoding is known well enough to "
+    "choose the next launch: a standard error of one and a half margins, or of half the `precision` asked for. The "
+    "trial is complete and compared on the prompts it had. It ended by how its prompts scatter and never by how fast "
+    "they were, so its interval holds; it is wider than that of every prompt. The arm's tok/s is over these prompts "
+    "alone: compare speedups, which are paired.",
+    effect="its interval is wider than it would be with every prompt",
+    remedy="`precision: 0.02` asks for more; `search: all` asks every prompt of every arm; with `repetitions: 2` the "
+    "winner is launched again and asked everything",
+    holds_for=_EVERY,
+)
 STOPPED_EARLY = FindingKind(
     code="arm-stopped-early",
     severity="note",
@@ -231,6 +245,7 @@ KINDS: tuple[FindingKind, ...] = (
     REQUESTS_FAILED,
     LAUNCHED_AGAIN,
     SEARCH_ENDED,
+    ENOUGH_PROMPTS,
     STOPPED_EARLY,
     SOAK_HELD,
     SOAK_FAILED,

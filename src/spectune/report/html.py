@@ -170,6 +170,7 @@ def _environment() -> Environment:
         unknown=words.UNKNOWN,
         shown_rows=SHOWN_ROWS,
         count=words.count,
+        saved_by_early_ends=words.saved_by_early_ends,
     )
     return environment
 

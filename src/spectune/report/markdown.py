@@ -17,6 +17,7 @@ from spectune.report.words import (
     more_needed,
     number,
     percent,
+    saved_by_early_ends,
     seconds,
     times,
     visible,
@@ -257,7 +258,7 @@ def _time(summary: StudySummary) -> list[str]:
     launches = count(len({trial.launch for trial in summary.trials}), "launch")
     return [
         "## Where the time went",
-        f"{launches} in {seconds(time.wall_s)}.",
+        f"{launches} in {seconds(time.wall_s)}. {saved_by_early_ends(time)}".rstrip(),
         table(["phase", "time", "share"], rows, right=(1, 2)),
     ]
 

@@ -20,7 +20,7 @@ from spectune.domain.parity import OutputParity
 from spectune.domain.record import Record
 from spectune.domain.statistics import Verdict
 from spectune.domain.study import Import
-from spectune.domain.trial import Failure, SoakResult, StopProof, TrialStatus
+from spectune.domain.trial import EarlyEnd, Failure, SoakResult, StopProof, TrialStatus
 from spectune.domain.workload import LoadPoint, Sampling
 from spectune.explain.records import Explanation
 
@@ -158,6 +158,8 @@ class TrialSummary(Record):
     phases_s: dict[str, float]
     launch: int
     """Number of the trial that started its server."""
+    ended_early: EarlyEnd | None = None
+    """Why not every prompt was asked."""
     stop: StopProof | None
     soak: SoakResult | None
     engine_version: str | None
@@ -203,6 +205,9 @@ class StudyTime(Record):
     own_frac: float | None
     num_pauses: int
     pauses_s: float
+    num_ended_early: int = 0
+    """Trials that did not need every prompt; ``saved_s`` of measuring they saved, estimated."""
+    saved_s: float = 0.0
     trials: tuple[TrialTime, ...]
 
 

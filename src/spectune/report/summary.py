@@ -95,6 +95,7 @@ def _summarize_trial(study: Study, trial: Trial, view: PointView | None) -> Tria
         hypothesis=trial.hypothesis,
         phases_s=trial.phases_s,
         launch=trial.launch_number,
+        ended_early=trial.ended_early,
         stop=trial.stop,
         soak=trial.soak,
         engine_version=server.version if server else None,

@@ -100,6 +100,10 @@ def _result_lines(summary: StudySummary, trial: TrialSummary) -> Iterable[tuple[
     )
     if not trial.is_baseline:
         yield "speedup", Text.assemble(f"{times(trial.speedup)}  ", _verdict_text(trial.verdict))
+    if trial.ended_early is not None:
+        saved = trial.ended_early.saved_s
+        spared = "" if saved is None else f"; about {seconds(saved)} saved"
+        yield "ended early", Text(one_line(f"{trial.ended_early.reason}{spared}", limit=400))
     if trial.acceptance_length is not None:
         rates = " ".join(percent(r) for r in (trial.accepted_per_position or ())[:8])
         by_position = f", kept by position {rates}" if rates else ""

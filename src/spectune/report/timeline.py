@@ -31,6 +31,7 @@ def where_time_went(trials: Sequence[Trial]) -> StudyTime:
         rows.append(_trial_time(trial, start=start, end=end, gap_s=gap_s))
         previous_end = end or previous_end
         previous_number = trial.number
+    early = [trial.ended_early for trial in trials if trial.ended_early is not None]
     wall_s = math.fsum(row.wall_s + row.gap_before_s for row in rows)
     own_s = math.fsum(row.own_s + row.gap_before_s for row in rows)
     return StudyTime(
@@ -40,6 +41,8 @@ def where_time_went(trials: Sequence[Trial]) -> StudyTime:
         own_frac=own_s / wall_s if wall_s > 0 else None,
         num_pauses=len(pauses),
         pauses_s=math.fsum(pauses),
+        num_ended_early=len(early),
+        saved_s=math.fsum(end.saved_s or 0.0 for end in early),
         trials=tuple(rows),
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from spectune.domain.interval import Interval
 from spectune.domain.statistics import Verdict
-from spectune.report.records import LoadSummary
+from spectune.report.records import LoadSummary, StudyTime
 
 UNKNOWN = "–"
 SIMULATED = "simulated engine: not a measurement"
@@ -147,3 +147,15 @@ def listing(names: Iterable[str], *, most: int = 5) -> str:
     if len(items) > most:
         return f"{', '.join(items[:most])} and {len(items) - most} more"
     return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
+
+
+def saved_by_early_ends(time: StudyTime) -> str:
+    """What was not measured because it was not needed, in one sentence; empty where everything was."""
+    if not time.num_ended_early:
+        return ""
+    trials = count(time.num_ended_early, "trial")
+    whole_s = time.phases_s.get("measure", 0.0) + time.saved_s
+    if not time.saved_s or not whole_s:
+        return f"{trials} did not need every prompt."
+    saved = f"about {seconds(time.saved_s)}, {percent(time.saved_s / whole_s)} of the measuring"
+    return f"{trials} did not need every prompt, which saved {saved}."

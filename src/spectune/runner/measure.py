@@ -13,11 +13,12 @@ from spectune.bench.prompts import warmup_prompts
 from spectune.bench.tokens import tokenize_outputs
 from spectune.bench.warmup import warm_up
 from spectune.domain.measurement import LoadResult, RequestRecord, ServerCounters
+from spectune.domain.trial import EarlyEnd
 from spectune.domain.workload import LoadPoint, Workload
 from spectune.engines.adapter import EngineAdapter
 from spectune.errors import EnvironmentFailed, TransportError
 from spectune.hosts.supervised import SupervisedServer
-from spectune.runner.stop_early import IsWorse
+from spectune.runner.stop_early import EndsEarly
 from spectune.server.phases import PhaseClock
 from spectune.store.study_dir import TrialDir
 from spectune.transport import HttpClient
@@ -51,7 +52,7 @@ class Measurement:
         on_request: Callable[[int, int], None],
         directory: TrialDir | None = None,
         link: SupervisedServer | None = None,
-        is_worse: IsWorse | None = None,
+        ends_early: EndsEarly | None = None,
     ) -> None:
         self._server = server
         self._workload = workload
@@ -61,11 +62,15 @@ class Measurement:
         self._on_request = on_request
         self._directory = directory
         self._link = link
-        self._is_worse = is_worse
+        self._ends_early = ends_early
         self._stopped = False
-        self.pruned: str | None = None
-        """Why the measurement ended early, if it did because the arm is clearly worse."""
+        self.ended_early: EarlyEnd | None = None
+        """Why not every prompt was asked, if the arm needed no more."""
         self._cut = asyncio.Event()
+
+    @property
+    def _is_worse(self) -> bool:
+        return self.ended_early is not None and self.ended_early.verdict == "worse"
 
     def stop(self) -> None:
         """Ends the measurement within moments; what was measured is kept."""
@@ -84,7 +89,7 @@ class Measurement:
             )
             for index, load in enumerate(workload.loads):
                 await self._point(http, client, index, load)
-                if self._stopped or self.pruned is not None:
+                if self._stopped or self._is_worse:
                     return
 
     async def _point(self, http: HttpClient, client: StreamingClient, index: int, load: LoadPoint) -> None:
@@ -111,6 +116,8 @@ class Measurement:
         server, workload = self._server, self._workload
         if not self._stopped:
             self._cut.clear()
+        if index == 0:
+            self.ended_early = None
         guard = asyncio.create_task(self._cut_on_drop())
         try:
             self._clock.enter("warm-up")
@@ -125,11 +132,14 @@ class Measurement:
                 read_counters=counter_reader(http, server.adapter),
                 on_record=self._keeper(index),
                 stop=self._cut,
+                goes_on=(lambda: self.ended_early is None) if index == 0 else None,
             )
-            if guard.done() and not self._stopped and self.pruned is None:
+            if guard.done() and not self._stopped and not self._is_worse:
                 return None
-            if self._stopped or self.pruned is not None:
+            if self._stopped or self._is_worse:
                 return result.model_copy(update={"cut_short": True})
+            if index == 0 and self.ended_early is not None:
+                result = result.model_copy(update={"cut_short": True})
             self._clock.close()
             return await tokenize_outputs(http, server.adapter, server.model, result)
         finally:
@@ -174,9 +184,9 @@ class Measurement:
             nonlocal finished
             finished += 1
             records.append(record)
-            if index == 0 and self._is_worse is not None and self.pruned is None:
-                self.pruned = self._is_worse(records)
-                if self.pruned is not None:
+            if index == 0 and self._ends_early is not None and self.ended_early is None:
+                self.ended_early = self._ends_early(records)
+                if self._is_worse:
                     self._cut.set()
             if self._directory is not None:
                 self._directory.append_request(index, record)

@@ -338,7 +338,9 @@ async def _next_trial(
         models=models,
         watcher=watcher,
         place=place,
-        is_worse=stop_rule(study, trials, arm.arm_id, launch_log_sd=launch_log_sd(observed)),
+        ends_early=stop_rule(
+            study, trials, planned, hypothesis=hypothesis, launch_log_sd=launch_log_sd(observed)
+        ),
         keeps=keeps,
     )
 

@@ -15,7 +15,7 @@ from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import LoadResult
 from spectune.domain.secrets import redact_argv, redact_env
 from spectune.domain.study import Study
-from spectune.domain.trial import Failure, ServerFacts, SoakResult, Trial
+from spectune.domain.trial import EarlyEnd, Failure, ServerFacts, SoakResult, Trial
 from spectune.engines.registry import adapter_for
 from spectune.errors import (
     EnvironmentFailed,
@@ -35,7 +35,7 @@ from spectune.runner.order import block_of
 from spectune.runner.own_log import findings_of_own_log
 from spectune.runner.recorded import Recorded
 from spectune.runner.soak import Soak
-from spectune.runner.stop_early import IsWorse
+from spectune.runner.stop_early import EndsEarly
 from spectune.server.lifecycle import Launched, ServerHandle, serve
 from spectune.server.phases import PhaseClock
 from spectune.store.progress import ProgressFile
@@ -80,7 +80,7 @@ class _Attempt:
     env: dict[str, str] | None = None
     facts: ServerFacts | None = None
     soak: SoakResult | None = None
-    pruned: str | None = None
+    ended_early: EarlyEnd | None = None
     failure: Failure | None = None
     error: EnvironmentFailed | None = None
 
@@ -103,7 +103,7 @@ async def run_trial(
     watcher: Watcher,
     place: Place,
     soak_s: float | None = None,
-    is_worse: IsWorse | None = None,
+    ends_early: EndsEarly | None = None,
     keeps: Keeps | None = None,
 ) -> Trial:
     """Runs one trial to its record on disk; with ``soak_s`` a long run instead of a measurement.
@@ -117,12 +117,14 @@ async def run_trial(
     somebody asked to end (``store.abort``) is a failed one.
     """
     started_at = _now()
-    work: _Work = partial(_measure, is_worse=is_worse) if soak_s is None else _soak
+    work: _Work = partial(_measure, ends_early=ends_early) if soak_s is None else _soak
 
     def record(attempt: _Attempt) -> Trial:
         loads, failure = attempt.loads, attempt.failure
         if failure is None and soak_s is None and not (loads and all(load.completed for load in loads)):
             failure = _no_answers(loads)
+        early = attempt.ended_early if failure is None else None
+        is_worse = early is not None and early.verdict == "worse"
         return Trial(
             trial_id=directory.path.name,
             number=number,
@@ -130,7 +132,7 @@ async def run_trial(
             arm_id=arm.arm_id,
             repetition=repetition,
             workload_hash=study.workload.workload_hash,
-            status="failed" if failure is not None else "pruned" if attempt.pruned else "complete",
+            status="failed" if failure is not None else "pruned" if is_worse else "complete",
             hypothesis=judge(tuple(loads), number) if failure is None and soak_s is None else hypothesis,
             command=attempt.command,
             env=attempt.env or {},
@@ -143,7 +145,8 @@ async def run_trial(
             reattached=attempt.reattached,
             failure=failure,
             relaunches=tuple(relaunches),
-            pruned=attempt.pruned if failure is None else None,
+            pruned=early.reason if early is not None and is_worse else None,
+            ended_early=early,
             loads=tuple(loads),
             soak=attempt.soak,
             findings=(*place.known.get(arm.arm_id, ()), *attempt.launched.findings),
@@ -266,7 +269,9 @@ def _note_kept(kept: Kept, launched: Launched) -> None:
         kept.server_id = None
 
 
-async def _measure(handle: ServerHandle, task: _Task, attempt: _Attempt, *, is_worse: IsWorse | None) -> None:
+async def _measure(
+    handle: ServerHandle, task: _Task, attempt: _Attempt, *, ends_early: EndsEarly | None
+) -> None:
     """Measures until done, or until the server is lost: then what was measured is kept, and its error raised."""
     study = task.study
     measurement = Measurement(
@@ -278,10 +283,10 @@ async def _measure(handle: ServerHandle, task: _Task, attempt: _Attempt, *, is_w
         on_request=task.watcher.on_request,
         directory=task.directory,
         link=handle.server,
-        is_worse=is_worse,
+        ends_early=ends_early,
     )
     await _until_done_or_lost(measurement, handle)
-    attempt.pruned = measurement.pruned
+    attempt.ended_early = measurement.ended_early
     if any(load.failed for load in attempt.loads):
         # Requests fail before their process is gone: it is given a moment to show it.
         dying = asyncio.ensure_future(handle.died())
