@@ -147,4 +147,5 @@ def test_combinations_that_cannot_be_launched_are_left_out_with_the_reason(searc
     (left_out,) = plan["pruned_arms"].items()
     assert "8 is more than the 2 candidates" in left_out[1]
     assert plan["search"] == "predict"
-    assert plan["launches"] <= 4
+    # Plain decoding twice at first and after every second of the three arms that are left.
+    assert plan["launches"] == 3 + 4

@@ -13,7 +13,7 @@ from spectune.errors import BadInput
 from spectune.search.grid import Grid
 from spectune.search.neighbours import changed_knobs, is_neighbour, neighbours
 from spectune.search.one_factor import OneFactor
-from spectune.search.plan import STRATEGIES, estimate_search, make_strategy
+from spectune.search.plan import STRATEGIES, Repeats, estimate_search, make_strategy
 from spectune.search.predict import Predict
 from spectune.search.protocol import Ask, Budget, History, LegalArm, Objective, PrunedArm, Stop, Strategy
 
@@ -291,6 +291,29 @@ class TestPredict:
         whole = (*seen, measure(chain(2), linear, 1))
         assert isinstance(Predict(arms, two).ask(History(whole, running_key="up")), Stop)
 
+    def test_a_neighbour_on_the_running_launch_is_measured_before_one_that_needs_a_launch(self) -> None:
+        def cost(arm: Arm, key: str | None) -> LegalArm:
+            return LegalArm(arm, launch_s=300.0, measure_s=300.0, launch_key=key)
+
+        tried = [chain(k) for k in (1, 2, 4, 6, 7, 8)]
+        seen = tuple(measure(arm, linear, i) for i, arm in enumerate((BASE, *tried)))
+        assert max(tried, key=linear).name == "k4", "its neighbours 3 and 5 are open"
+        for runs in (3, 5):
+            arms = [cost(a, "up" if a.knobs.num_steps == runs else None) for a in CHAINS]
+            answer = Predict(arms, margin=0.5).ask(History(seen, running_key="up"))
+            assert isinstance(answer, Ask) and "neighbour" in answer.reason
+            assert answer.arm.knobs.num_steps == runs
+
+    def test_a_smaller_chance_is_worth_a_measurement_without_a_launch(self) -> None:
+        arms = [LegalArm(a, 970.0, 30.0, "up" if a.knobs.num_steps == 3 else None) for a in CHAINS]
+        seen = tuple(measure(arm, linear, i) for i, arm in enumerate((BASE, chain(7))))
+        patient = Predict(arms, patience=0.9)
+        alone = patient.ask(History(seen))
+        assert isinstance(alone, Ask) and "neighbour" in alone.reason, "no chance of 90 %"
+        up = patient.ask(History(seen, running_key="up"))
+        assert isinstance(up, Ask) and "neighbour" not in up.reason
+        assert up.arm.knobs.num_steps == 3
+
     def test_imposed_acceptance_teaches_cost_and_is_not_the_result(self) -> None:
         imposed = replace(
             measure(chain(7), linear, 1), acceptance=None, length=5.0, synthetic=True, tok_per_s=200.0
@@ -372,6 +395,25 @@ class TestEstimate:
         found = estimate_search("predict", legal(CHAINS), budget=Budget(launches=4, minutes=10))
         assert (found.launches_likely, found.launches_most) == (4, 4)
         assert found.minutes_most == 10
+
+    def test_arms_of_a_launch_are_one_launch_and_each_its_measurement(self) -> None:
+        shared = [LegalArm(a, 240.0, 60.0, None if a.is_baseline else "one") for a in CHAINS]
+        grid = estimate_search("grid", shared)
+        assert (grid.launches_likely, grid.trials_likely) == (2, len(CHAINS))
+        assert grid.minutes_most == pytest.approx(2 * 4 + len(CHAINS))
+        assert f"2 launches for {len(CHAINS)} measurements" in str(grid)
+        predict = estimate_search("predict", shared)
+        assert (predict.launches_likely, predict.launches_most) == (2, 2)
+        assert 2 < predict.trials_likely <= len(CHAINS)
+
+    def test_launches_of_plain_decoding_and_of_the_winner_are_counted(self) -> None:
+        # 8 others, one more of the winner, plain decoding twice at first and after every second of the 9.
+        found = estimate_search("grid", legal(CHAINS), repeats=Repeats(True, 2, winner=1))
+        assert found.launches_likely == 9 + 1 + 1 + 5
+        capped = estimate_search(
+            "grid", legal(CHAINS), repeats=Repeats(True, 2, winner=1), budget=Budget(launches=6)
+        )
+        assert (capped.launches_likely, capped.trials_likely) == (6, 6)
 
     def test_pruned_arms_are_listed_with_their_reason(self) -> None:
         pruned = PrunedArm(

@@ -175,6 +175,38 @@ def test_repeated_launches_teach_the_noise_of_launches() -> None:
     assert launch_log_sd(often) == pytest.approx(0.1, rel=0.25)
 
 
+def test_arms_that_shared_their_launches_tell_of_their_noise_once() -> None:
+    """Three arms on the same two launches are one difference, not three that agree."""
+
+    def seen(arms: int) -> list[Observation]:
+        return [
+            Observation(chain(k), 100.0 * math.exp(0.1 * launch), 1.0, None, launch=launch)
+            for launch in (0, 1)
+            for k in range(1, arms + 1)
+        ]
+
+    # Around the mean of 0 and 0.1: 2 x 0.05^2 with one degree, beside two of the declared 0.02.
+    by_hand = math.sqrt((2 * 0.02**2 + 0.005) / 3)
+    assert launch_log_sd(seen(1)) == pytest.approx(by_hand)
+    assert launch_log_sd(seen(3)) == pytest.approx(by_hand)
+
+
+def test_arms_of_one_launch_are_off_together_and_do_not_confirm_each_other() -> None:
+    """Two arms that cost 30 % more than expected say so twice only if each had a launch of its own."""
+
+    def predicted(launches: tuple[int, int]) -> tuple[float, float]:
+        arms = zip((chain(4), chain(5)), launches, strict=True)
+        found = [CostPoint(arm, 1.9, 0.15, launch=launch, launch_sd=0.149) for arm, launch in arms]
+        cost = StepCostModel(found).predict(chain(3))
+        return cost.value, cost.sd
+
+    alone, together = predicted((1, 2)), predicted((1, 1))
+    assert together[1] > 1.1 * alone[1]
+    # Nor does it change what the first of them says by itself: the second adds next to nothing.
+    one = StepCostModel([CostPoint(chain(4), 1.9, 0.15, launch=1, launch_sd=0.149)]).predict(chain(3))
+    assert together[1] > 0.8 * one.sd
+
+
 def test_the_machine_ceiling_is_bandwidth_over_bytes() -> None:
     # 140 GB of weights at 4.8 TB/s: 34.3 tok/s plain.
     ceiling = machine_ceiling_tok_per_s(bytes_per_step=140e9, bandwidth_bytes_per_s=4.8e12)

@@ -16,6 +16,7 @@ from spectune.api.results import StudyResults
 from spectune.domain.machine import Machine
 from spectune.domain.secrets import redact_argv, redact_env
 from spectune.domain.study import Study
+from spectune.domain.trial import num_launches
 from spectune.embedded.models import data_home
 from spectune.engines.adapter import Command
 from spectune.engines.registry import adapter_for
@@ -87,8 +88,9 @@ class PlannedStudy:
         todo = remaining(study, trials)
         launches, measured = launches_of(study, todo), len(todo)
         if study.search is not None and study.search_end is None:
-            launches = max(launches, search_estimate(study, trials).launches_likely - len(trials))
-            measured = launches
+            likely = search_estimate(study, trials)
+            launches = max(launches, likely.launches_likely - num_launches(trials))
+            measured = max(measured, likely.trials_likely - len(trials))
         expected = estimate(study, trials, remaining=measured, launches=launches)
         return Preview(
             commands={arm.name: _command(study, arm.arm_id) for arm in study.arms},

@@ -8,6 +8,7 @@ the baseline, which is that cost.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,15 +84,22 @@ def machine_ceiling_tok_per_s(
 
 
 def launch_log_sd(observations: Sequence[Observation], *, declared: float = DEFAULT_LAUNCH_LOG_SD) -> float:
-    """Spread between launches of one arm, shrunk towards the declared value while repeats are few."""
-    groups: dict[tuple[str, int], list[float]] = {}
+    """Spread between launches of one arm, shrunk towards the declared value while repeats are few.
+
+    Arms that shared their launches tell of them once, each for its part.
+    """
+    groups: dict[tuple[str, int], list[tuple[int, float]]] = {}
     for o in observations:
-        groups.setdefault((arm_facts(o.arm).arm_id, o.concurrency), []).append(math.log(o.tok_per_s))
-    squares, degrees = 0.0, 0
-    for logs in groups.values():
-        mean = math.fsum(logs) / len(logs)
-        squares += math.fsum((x - mean) ** 2 for x in logs)
-        degrees += len(logs) - 1
+        found = groups.setdefault((arm_facts(o.arm).arm_id, o.concurrency), [])
+        found.append((o.launch, math.log(o.tok_per_s)))
+    repeated = {key: found for key, found in groups.items() if len(found) > 1}
+    sharing = Counter((c, launch) for (_, c), found in repeated.items() for launch, _ in found)
+    squares, degrees = 0.0, 0.0
+    for (_, concurrency), found in repeated.items():
+        part = len(found) / sum(sharing[concurrency, launch] for launch, _ in found)
+        mean = math.fsum(log for _, log in found) / len(found)
+        squares += part * math.fsum((log - mean) ** 2 for _, log in found)
+        degrees += part * (len(found) - 1)
     return math.sqrt((_PRIOR_DEGREES * declared**2 + squares) / (_PRIOR_DEGREES + degrees))
 
 
@@ -142,6 +150,8 @@ class SpeedModel:
             observation.concurrency,
             observation.context_tokens,
             drafted=self.drafted(observation.arm),
+            launch=observation.launch,
+            launch_sd=self.launch_log_sd * cost,
         )
 
     def drafted(self, arm: Arm) -> float | None:

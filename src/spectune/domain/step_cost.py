@@ -102,6 +102,8 @@ class StepCostModel:
 
     def __init__(self, points: Sequence[CostPoint]) -> None:
         self._points = tuple(points)
+        launches = [p.launch for p in self._points if p.launch is not None]
+        self._shares_launches = len(set(launches)) < len(launches)
         self._places = [
             place_of(p.arm, concurrency=p.concurrency, context_tokens=p.context_tokens, drafted=p.drafted)
             for p in points
@@ -174,8 +176,18 @@ class StepCostModel:
             if walks:
                 row = [r + _shared_walk(self._places[i], p) for r, p in zip(row, self._places, strict=False)]
             row[i] += self._points[i].sd ** 2
+            if self._shares_launches:
+                row = [r + s for r, s in zip(row, self._of_the_launch(i), strict=True)]
             found.append(row)
         return found
+
+    def _of_the_launch(self, i: int) -> list[float]:
+        """What point ``i`` has in common with the ones before it on its launch, which its own ``sd`` holds."""
+        here = self._points[i]
+        return [
+            here.launch_sd * p.launch_sd if p.launch is not None and p.launch == here.launch else 0.0
+            for p in self._points[:i]
+        ] + [0.0]
 
     def _views(self, here: Place) -> list[_View]:
         """One for each candidate."""

@@ -24,6 +24,9 @@ class CostPoint:
     context_tokens: float | None = None
     drafted: float | None = None
     """Mean tokens per step of an arm that stops early."""
+    launch: int | None = None
+    launch_sd: float = 0.0
+    """The part of ``sd`` that is the launch's: points of one launch are off by it together."""
 
 
 @dataclass(frozen=True)

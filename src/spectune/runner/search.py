@@ -12,7 +12,7 @@ from spectune.domain.trial import Trial, num_launches
 from spectune.report.observed import observations
 from spectune.runner.estimate import cost_of_trial
 from spectune.runner.precision import launch_for_precision, over_budget, repetitions_of
-from spectune.search.plan import SearchEstimate, estimate_search, make_strategy
+from spectune.search.plan import Repeats, SearchEstimate, estimate_search, make_strategy
 from spectune.search.protocol import Ask, Budget, History, LegalArm, Objective
 
 
@@ -69,6 +69,9 @@ def search_estimate(study: Study, trials: Sequence[Trial]) -> SearchEstimate:
         study.search or "predict",
         _legal_arms(study, trials),
         budget=Budget(launches=study.budget.max_trials, minutes=study.budget.max_minutes),
+        repeats=Repeats(
+            noise_floor=study.noise_floor, baseline_every=study.baseline_every, winner=study.repetitions - 1
+        ),
     )
 
 

@@ -306,10 +306,12 @@ async def _next_trial(
     if planned.reason is not None:
         hypothesis = hypothesis.model_copy(update={"why": f"{planned.reason}. {hypothesis.why}"})
     number, folder = directory.new_trial(arm.arm_id)
-    place_in_study, total = len(study.plan) - todo + position + 1, len(study.plan)
+    place_in_study, total, launches = len(study.plan) - todo + position + 1, len(study.plan), None
     if study.search is not None:
         place_in_study = 1 + sum(t.soak is None for t in trials)
-        total = max(place_in_study, search_estimate(study, trials).launches_likely)
+        likely = search_estimate(study, trials)
+        total = max(place_in_study, likely.trials_likely)
+        launches = max(1, likely.launches_likely - num_launches(trials))
     left = total - place_in_study + 1
     watcher.on_trial_start(
         TrialStart(
@@ -320,7 +322,7 @@ async def _next_trial(
             arm=arm,
             repetition=planned.repetition,
             hypothesis=hypothesis,
-            eta_s=estimate(study, trials, remaining=left).seconds if trials else None,
+            eta_s=estimate(study, trials, remaining=left, launches=launches).seconds if trials else None,
         )
     )
 

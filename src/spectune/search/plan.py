@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spectune.domain.cost_model import DEFAULT_LAUNCH_LOG_SD
-from spectune.domain.prediction_shape import shape_of
+from spectune.domain.prediction_shape import id_of, shape_of
 from spectune.errors import BadInput
 from spectune.search.grid import Grid
 from spectune.search.one_factor import OneFactor
@@ -53,10 +55,14 @@ def make_strategy(
 
 @dataclass(frozen=True)
 class SearchEstimate:
-    """Before the start. ``likely`` is what such searches took, ``most`` what the budget and the arms allow."""
+    """Before the start. ``likely`` is what such searches took, ``most`` what the budget and the arms allow.
+
+    Arms that share a launch are measured one after another on it: ``trials`` are measurements.
+    """
 
     launches_likely: int
     launches_most: int
+    trials_likely: int
     minutes_likely: float
     minutes_most: float
     basis: str
@@ -64,7 +70,29 @@ class SearchEstimate:
 
     def __str__(self) -> str:
         most = f", at most {self.launches_most} in {self.minutes_most:.0f}" if self.launches_most else ""
-        return f"likely {self.launches_likely} launches in {self.minutes_likely:.0f} min{most} ({self.basis})"
+        shared = self.trials_likely > self.launches_likely
+        on_them = f" for {self.trials_likely} measurements" if shared else ""
+        likely = f"likely {self.launches_likely} launches{on_them}"
+        return f"{likely} in {self.minutes_likely:.0f} min{most} ({self.basis})"
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Launches beside the first of each arm: of plain decoding around the others, and of the winner."""
+
+    noise_floor: bool = False
+    baseline_every: int | None = None
+    winner: int = 0
+
+    def beside(self, launches: int) -> int:
+        """So many, the first baseline among ``launches``."""
+        if self.baseline_every is None:
+            return self.noise_floor + self.winner
+        others = max(0, launches - 1) + self.winner
+        return self.noise_floor + self.winner + math.ceil(others / self.baseline_every)
+
+
+NO_REPEATS = Repeats()
 
 
 def estimate_search(
@@ -73,28 +101,58 @@ def estimate_search(
     *,
     budget: Budget = UNLIMITED,
     repetitions: int = 1,
+    repeats: Repeats = NO_REPEATS,
     pruned: Sequence[PrunedArm] = (),
 ) -> SearchEstimate:
-    """Launches and minutes; costs per arm are those given."""
-    count = len(arms)
-    everything = count * repetitions if name == "grid" else count
-    most = everything if budget.launches is None else min(everything, budget.launches)
-    mean_s = sum(a.total_s for a in arms) / count if count else 0.0
+    """Launches and minutes; costs per arm are those given. Arms of one ``launch_key`` are one launch."""
+    sizes = sorted(Counter(a.launch_key or id_of(a.arm) for a in arms).values(), reverse=True)
+    blocks = repetitions if name == "grid" else 1
     chains = all(shape_of(a.arm).topk == 1 for a in arms)
     if name == "predict":
         share, least = (_CHAIN_SHARE, _CHAIN_LEAST) if chains else (_TREE_SHARE, _TREE_LEAST)
-        likely = min(most, max(least, round(share * count)))
+        launches, trials = (max(least, round(share * n)) for n in (len(sizes), len(arms)))
         basis = "launches that such searches took on simulated engines"
     elif name == "one-factor":
-        likely, basis = min(most, 10), "one-factor searches end when no single change is left"
+        launches = trials = 10
+        basis = "one-factor searches end when no single change is left"
     else:
-        likely, basis = most, "every legal arm is launched"
+        launches, trials = blocks * len(sizes), blocks * len(arms)
+        basis = "every legal arm is launched"
+    likely = _Extent.of(min(launches, blocks * len(sizes)), trials, sizes * blocks, repeats, budget)
+    most = _Extent.of(blocks * len(sizes), blocks * len(arms), sizes * blocks, repeats, budget)
+    launch_s = math.fsum(a.launch_s for a in arms) / max(1, len(arms))
+    measure_s = math.fsum(a.measure_s for a in arms) / max(1, len(arms))
     cap = float("inf") if budget.minutes is None else budget.minutes
+    each = f"{launch_s + measure_s:.0f} s for each"
+    if len(sizes) < len(arms):
+        each = f"{launch_s:.0f} s a launch, {measure_s:.0f} s an arm"
     return SearchEstimate(
-        launches_likely=likely,
-        launches_most=most,
-        minutes_likely=min(cap, likely * mean_s / 60),
-        minutes_most=min(cap, most * mean_s / 60),
-        basis=f"{basis}; {mean_s:.0f} s for each",
+        launches_likely=likely.launches,
+        launches_most=most.launches,
+        trials_likely=likely.trials,
+        minutes_likely=min(cap, likely.minutes(launch_s, measure_s)),
+        minutes_most=min(cap, most.minutes(launch_s, measure_s)),
+        basis=f"{basis}; {each}",
         pruned=tuple(pruned),
     )
+
+
+@dataclass(frozen=True)
+class _Extent:
+    launches: int
+    trials: int
+
+    @classmethod
+    def of(
+        cls, launches: int, trials: int, sizes: Sequence[int], repeats: Repeats, budget: Budget
+    ) -> _Extent:
+        """With repeats, within the budget; no more trials than the launches' arms, which ``sizes`` counts."""
+        beside = repeats.beside(launches)
+        if budget.launches is not None and launches + beside > budget.launches:
+            launches = max(1, launches - (launches + beside - budget.launches))
+            beside = max(0, budget.launches - launches)
+        trials = min(max(trials, launches), sum(sizes[:launches]))
+        return cls(launches + beside, trials + beside)
+
+    def minutes(self, launch_s: float, measure_s: float) -> float:
+        return (self.launches * launch_s + self.trials * measure_s) / 60

@@ -43,7 +43,10 @@ NEXT = "best expected gain per minute of launch"
 
 @dataclass(frozen=True)
 class Predict:
-    """``margin``: a gain smaller than this is not worth a launch; ``patience``: the chance of one that is."""
+    """``margin``: a gain smaller than this is not worth a launch; ``patience``: the chance of one that is.
+
+    An arm of the launch that runs costs its measurement alone, and is worth it at a chance that is smaller by as much.
+    """
 
     arms: Sequence[LegalArm]
     budget: Budget = UNLIMITED
@@ -118,13 +121,17 @@ class Predict:
             minutes = max(self._seconds(legal, history), 1.0) / 60
             scored.append((speed.expected_gain(now) / minutes, speed, legal.arm))
         _, speed, arm = max(scored, key=lambda item: item[0])
-        hopeful = any(s.chance_above(limit) > self.patience for _, s, _ in scored)
+        hopeful = any(
+            speed.chance_above(limit)
+            > self.patience * self._seconds(legal, history) / max(legal.total_s, 1e-9)
+            for legal, (_, speed, _) in zip(open_arms, scored, strict=True)
+        )
         if hopeful and best is not None and self._looks_ahead(open_arms, history):
             arm, speed = self._worth_most(scored, model, history)
             return Ask(arm, self._reason(AHEAD, speed, limit, best, model), speed)
         if hopeful:
             return Ask(arm, self._reason(NEXT, speed, limit, best, model), speed)
-        return self._check_neighbours(scored, model, best)
+        return self._check_neighbours(open_arms, scored, model, history, best)
 
     def _reason(self, why: str, speed: LogEstimate, limit: float, best: Arm | None, model: SpeedModel) -> str:
         chance = (
@@ -136,7 +143,8 @@ class Predict:
     def _looks_ahead(self, open_arms: Sequence[LegalArm], history: History) -> bool:
         """Where launches are too few for all that may be worth one; else the next best does as well."""
         left = self.budget.left(history)
-        scarce = 2 <= left < len(open_arms) if left is not None else len(history.measured) <= 2
+        needed = len({a.launch_key or id_of(a.arm) for a in open_arms if not history.runs(a)})
+        scarce = 2 <= left < needed if left is not None else len(history.measured) <= 2
         return scarce and len(open_arms) >= 2
 
     def _worth_most(
@@ -161,13 +169,23 @@ class Predict:
         return arm, speed
 
     def _check_neighbours(
-        self, scored: Sequence[tuple[float, LogEstimate, Arm]], model: SpeedModel, best: Arm | None
+        self,
+        open_arms: Sequence[LegalArm],
+        scored: Sequence[tuple[float, LogEstimate, Arm]],
+        model: SpeedModel,
+        history: History,
+        best: Arm | None,
     ) -> Ask | Stop:
+        """Those of the launch that runs first: they cost no other."""
         around = neighbours(best, [a.arm for a in self.arms]) if best is not None else []
         ids = {id_of(arm) for arm in around}
-        open_around = [(speed.value, speed, arm) for _, speed, arm in scored if id_of(arm) in ids]
+        open_around = [
+            (history.runs(legal), speed.value, speed, arm)
+            for legal, (_, speed, arm) in zip(open_arms, scored, strict=True)
+            if id_of(arm) in ids
+        ]
         if open_around:
-            _, speed, arm = max(open_around, key=lambda item: item[0])
+            _, _, speed, arm = max(open_around, key=lambda item: item[:2])
             reason = (
                 f"a neighbour of the winner {best.name if best else ''}: cliffs exist and no model sees them"
             )

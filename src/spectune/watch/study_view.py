@@ -202,7 +202,7 @@ class StudyView:
             summary = summarize(study, trials)
             total = len(study.plan)
             if study.search is not None and study.search_end is None:
-                total = max(len(trials), search_estimate(study, trials).launches_likely)
+                total = max(len(trials), search_estimate(study, trials).trials_likely)
             measured = any(trial.status == "complete" for trial in trials)
             trial_s = estimate(study, trials, remaining=1).seconds if measured else None
             self._read = _Read(version, study, tuple(trials), summary, total, trial_s)
