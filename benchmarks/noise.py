@@ -7,6 +7,8 @@ a prompt's measurement by 12 % (standard deviations of log speed). Every study
 is baseline, arm, baseline, arm, ..., baseline. It reports how often equal arms
 are called FASTER or SLOWER, how often the interval holds the truth, and how
 often a 5 % difference is found with the number of launches that planning asks for.
+``ended_early``: the same of arms whose first launch of 48 prompts was asked no more
+once a search would have had enough.
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ import json
 import math
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from spectune.domain.planning import Noise, sample_size
 from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
 from spectune.domain.statistics_multiple import simultaneous
+from spectune.domain.statistics_sequential import WorthStopping
+from spectune.runner.stop_early import ENOUGH_MARGINS
 
 MARGIN = 0.02
+EARLY_PROMPTS = 48
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,53 @@ def error_rates(
     }
 
 
+def early_rates(
+    machine: Machine, *, studies: int, launches: int, prompts: int = EARLY_PROMPTS, seed: int = 3
+) -> dict[str, float]:
+    """Of equal arms whose first launch ends as enough: wrong calls, coverage, share of its prompts asked."""
+    rule = WorthStopping(num_prompts=prompts, precision=ENOUGH_MARGINS * math.log1p(MARGIN))
+    rng = random.Random(seed)
+    wrong = covered = asked = 0
+    for _ in range(studies):
+        order = iter(range(2 * launches + 1))
+        plain = [_launch(rng, machine, "baseline", next(order), prompts)]
+        arms: list[SpeedSample] = []
+        for launch in range(launches):
+            arm = _launch(rng, machine, "arm", next(order), prompts)
+            before = plain[-1].speed_by_prompt
+            if launch == 0:
+                arm = _until_enough(arm, before, rule)
+                asked += len(arm.speed_by_prompt)
+            arms.append(arm)
+            plain.append(_launch(rng, machine, "baseline", next(order), prompts))
+        found = compare_with_baseline(arms, plain, margin=MARGIN)
+        wrong += called_different(found)
+        speedup = found["arm"].speedup
+        covered += speedup.low is not None and speedup.high is not None and speedup.low <= 1 <= speedup.high
+    return {
+        "wrong_of_one_arm": wrong / studies,
+        "coverage": covered / studies,
+        "asked_of_first_launch": asked / studies / prompts,
+    }
+
+
+def _launch(rng: random.Random, machine: Machine, name: str, order: int, prompts: int) -> SpeedSample:
+    shift = rng.gauss(0, machine.launch)
+    speeds = {f"p{i}": 60 * math.exp(shift + rng.gauss(0, machine.prompt)) for i in range(prompts)}
+    return SpeedSample(name, order, speeds)
+
+
+def _until_enough(arm: SpeedSample, before: Mapping[str, float], rule: WorthStopping) -> SpeedSample:
+    logs: list[float] = []
+    kept: dict[str, float] = {}
+    for prompt, speed in arm.speed_by_prompt.items():
+        kept[prompt] = speed
+        logs.append(math.log(speed / before[prompt]))
+        if rule.verdict([], logs) == "enough":
+            break
+    return SpeedSample(arm.arm_id, arm.order, kept)
+
+
 def power(machine: Machine, *, ratio: float, studies: int, prompts: int, seed: int = 2) -> dict[str, Any]:
     """How often a true ``ratio`` is found with the launches that ``sample_size`` promises suffice."""
     noise = Noise(machine.launch, machine.prompt * math.sqrt(2), launch_degrees=0)
@@ -121,6 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "prompts": args.prompts,
         "studies": args.studies,
         **error_rates(machine, studies=args.studies, launches=args.launches, prompts=args.prompts),
+        "ended_early": early_rates(machine, studies=args.studies, launches=args.launches),
         "power": power(machine, ratio=1.05, studies=max(50, args.studies // 5), prompts=args.prompts),
     }
     if args.json:

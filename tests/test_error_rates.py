@@ -20,7 +20,7 @@ from spectune.domain.statistics_drift import detect_drift
 from spectune.domain.statistics_multiple import simultaneous
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-from noise import Machine, called_different, draw_study, error_rates, power
+from noise import Machine, called_different, draw_study, early_rates, error_rates, power
 
 # Standard deviations of log speed seen on the demo's machine, two cores of a shared Intel Xeon (README):
 # between launches of one arm 0.113, of one prompt's measurement 0.11.
@@ -47,6 +47,14 @@ def test_five_percent_is_found_with_the_promised_measurements(machine: Machine) 
     """80 % is promised; 300 studies have a standard error of 2.3 points."""
     found = power(machine, ratio=1.05, studies=300, prompts=12)
     assert found["found"] >= 0.80 - 2 * 0.023
+
+
+def test_an_arm_that_was_asked_no_more_is_called_different_as_seldom() -> None:
+    """300 A/A studies of 2 launches, the first ended as enough: standard error 1.3 points."""
+    found = early_rates(QUIET_MACHINE, studies=300, launches=2, prompts=24)
+    assert found["asked_of_first_launch"] < 0.7
+    assert found["wrong_of_one_arm"] <= 0.05 + 2 * 0.013
+    assert found["coverage"] >= 0.95 - 2 * 0.013
 
 
 def test_a_noisy_machine_needs_launches_and_prompts_do_not_replace_them() -> None:

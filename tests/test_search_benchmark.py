@@ -30,11 +30,13 @@ def test_regret_of_predict_is_below_that_of_the_same_launches_at_random(tmp_path
         "--space",
         "chain",
         "--strategies",
-        "predict,random,grid",
+        "predict,random,grid,oracle",
     )
     table = found["spaces"]["chain"]["strategies"]  # type: ignore[index]
     assert table["predict"]["max_launches"] <= 4
     assert table["predict"]["mean_regret"] <= 0.01
+    assert table["oracle"]["max_launches"] == 4
+    assert table["oracle"]["mean_regret"] < table["predict"]["mean_regret"]
     assert table["predict"]["mean_regret"] < table["random"]["mean_regret"]
     assert table["predict"]["mean_regret"] < table["grid"]["mean_regret"]
 

@@ -180,3 +180,29 @@ def test_arms_that_share_their_launches_tell_of_launch_noise_once() -> None:
     other = compare_with_baseline([*arm("a"), *apart], [*baselines, *more])["a"]
     assert other.degrees is not None and alone.degrees is not None
     assert other.degrees > alone.degrees
+
+
+class TestPromptsNotAllAsked:
+    """A launch that ended early asked some prompts, the next one of the arm all of them."""
+
+    def compared(self, first: dict[str, float], second: dict[str, float]) -> Comparison:
+        plain = {"p": 100.0, "q": 100.0}
+        baselines = [SpeedSample("b", 0, plain), SpeedSample("b", 9, {"p": 110.0, "q": 110.0})]
+        arms = [SpeedSample("a", 3, first), SpeedSample("a", 6, second)]
+        return compare_with_baseline(arms, baselines)["a"]
+
+    def test_the_launch_that_asked_more_weighs_more_and_so_does_its_noise(self) -> None:
+        found = self.compared({"p": 120.0}, {"p": 130.0, "q": 130.0})
+        # Weights 1/4 and 3/4 of two launches that share two baselines by halves: 1.5 each, 0.5 between them.
+        by_hand = (1 / 16 + 9 / 16) * 1.5 + 2 * 3 / 16 * 0.5
+        assert found.trial_noise_frac is not None and found.trial_noise_frac > 0.01
+        assert found.launch_log_var == pytest.approx(by_hand * found.trial_noise_frac**2)
+        whole = self.compared({"p": 120.0, "q": 120.0}, {"p": 130.0, "q": 130.0})
+        assert whole.trial_noise_frac is not None
+        assert whole.launch_log_var == pytest.approx(whole.trial_noise_frac**2)
+
+    def test_other_prompts_are_no_noise_of_launches(self) -> None:
+        uneven = {"p": 200.0, "q": 50.0}
+        whole = self.compared(uneven, uneven)
+        part = self.compared({"p": 200.0}, uneven)
+        assert part.trial_noise_frac == pytest.approx(whole.trial_noise_frac)

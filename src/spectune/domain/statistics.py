@@ -163,6 +163,12 @@ def compare_with_baseline(
     }
 
 
+def _shares(trials: Sequence[PairedTrial], prompts: Sequence[str]) -> list[float]:
+    """How much of the mean is each trial's: equal, unless one did not ask every prompt."""
+    seen = {p: sum(p in t.logs for t in trials) for p in prompts}
+    return [math.fsum(1 / seen[p] for p in t.logs) / len(prompts) for t in trials]
+
+
 def _compare_one(
     arm_id: str,
     trials: Sequence[PairedTrial],
@@ -183,7 +189,12 @@ def _compare_one(
     if prompt_variance is not None:
         parts = [(prompt_variance / n, float(n - 1))]
         if noise is not None:
-            launches = math.fsum(covariance(a, b) for a in trials for b in trials) / m**2
+            weights = _shares(trials, prompts)
+            launches = math.fsum(
+                v * w * covariance(a, b)
+                for a, v in zip(trials, weights, strict=True)
+                for b, w in zip(trials, weights, strict=True)
+            )
             launch_var = noise[0] * launches
             parts.append((launch_var, noise[1]))
         variance = sum(v for v, _ in parts)

@@ -105,12 +105,21 @@ def _from_arms(paired: Mapping[str, Sequence[PairedTrial]]) -> tuple[float, floa
     for trials in repeated:
         m = len(trials)
         part = m / sum(sharing[t.launch] for t in trials)
-        mean, _ = mean_var([t.effect for t in trials])
-        squares += part * (math.fsum((t.effect - mean) ** 2 for t in trials) - _measuring_noise(trials))
+        effects = _effects(trials)
+        mean, _ = mean_var(effects)
+        squares += part * (math.fsum((x - mean) ** 2 for x in effects) - _measuring_noise(trials))
         own = math.fsum(1 + _overlap(t.weights, t.weights) for t in trials)
         expected += part * (own - math.fsum(covariance(a, b) for a in trials for b in trials) / m)
         degrees += part * (m - 1)
     return (max(0.0, squares / expected), degrees) if degrees else None
+
+
+def _effects(trials: Sequence[PairedTrial]) -> list[float]:
+    """On the prompts that all asked: an arm's other prompts are no noise of its launches."""
+    common = set(trials[0].logs).intersection(*(t.logs for t in trials[1:]))
+    if not common:
+        return [t.effect for t in trials]
+    return [math.fsum(t.logs[p] for p in common) / len(common) for t in trials]
 
 
 def _measuring_noise(trials: Sequence[PairedTrial]) -> float:
