@@ -102,8 +102,8 @@ def test_it_is_scatter_that_ends_an_arm_and_never_its_speed() -> None:
 
 def test_few_prompts_are_never_enough_however_alike() -> None:
     rule = WorthStopping(precision=0.02)
-    assert rule.verdict([], [0.1] * 6, pooled_to_baseline=PooledNoise(0.0, 40)) is None
-    assert rule.verdict([], [0.1] * 8, pooled_to_baseline=PooledNoise(0.0, 40)) == "enough"
+    assert rule.verdict([], [0.1] * 4, pooled_to_baseline=PooledNoise(0.0, 40)) is None
+    assert rule.verdict([], [0.1] * 6, pooled_to_baseline=PooledNoise(0.0, 40)) == "enough"
     # Without earlier arms their own scatter has to tell: 11 degrees of freedom take 12 prompts.
     assert rule.verdict([], [0.1] * 10) is None
     assert rule.verdict([], [0.1] * 12) == "enough"

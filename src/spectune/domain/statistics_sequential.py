@@ -69,8 +69,9 @@ class WorthStopping:
     """In log speed, for each arm."""
     precision: float | None = None
     """Standard error of the log ratio to plain decoding that is enough; ``None``: what is in the race is whole."""
-    least_enough: int = 8
-    """Prompts before the first look whether they are enough: fewer make a wide interval, whatever they scatter."""
+    least_enough: int = 6
+    """Prompts before the first look whether they are enough, one of each built-in category: fewer make a wide
+    interval, whatever they scatter."""
     launch_log_sd: float = 0.0
 
     def __post_init__(self) -> None:
