@@ -164,9 +164,11 @@ ENOUGH_PROMPTS = FindingKind(
 STOPPED_EARLY = FindingKind(
     code="arm-stopped-early",
     severity="note",
-    title="An arm was stopped early because it is clearly worse",
-    explanation="In a search, an arm whose speed lies clearly below the best one's on the same prompts is not measured "
-    "to its end. Its trial is `pruned`; the requests that were answered are kept, and it is not compared.",
+    title="An arm was stopped early: the rest of its prompts would not change the choice",
+    explanation="In a search, an arm that lies below the best one on the same prompts is not measured to its end once "
+    "the prompts left would make the winner less than 0.1 % faster on average: it is clearly worse, or prompts scatter "
+    "so much that the rest of them would hardly tell, and under `predict` the model expected nothing better. Its trial "
+    "is `pruned`; the requests that were answered are kept, and it is not compared.",
     effect="nothing is known of it beyond the bound",
     remedy="`search: all` measures every arm to its end",
     holds_for=_EVERY,
