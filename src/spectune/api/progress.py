@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO
 
 from rich.console import Console
@@ -30,12 +31,27 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def can_redraw(stream: IO[str], environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether what was written can be written over: a terminal, and not what a notebook takes for one.
+
+    A notebook gives its ``!`` commands a terminal, and asks every program for
+    colours; it shows them, and codes that move the cursor as litter.
+    """
+    in_notebook = "JPY_PARENT_PID" in environ
+    return stream.isatty() and not in_notebook and environ.get("TERM") not in ("dumb", "unknown")
+
+
 class ProgressView:
     """A ``Watcher`` for people. ``with`` starts and ends the live part."""
 
     def __init__(self, *, stream: IO[str] | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._console = Console(file=stream or sys.stderr, highlight=False, soft_wrap=True)
+        stream = stream or sys.stderr
+        self._redraws = can_redraw(stream)
+        # Where lines are kept to be searched, they stay whole; in a terminal they end at a word.
+        self._console = Console(
+            file=stream, highlight=False, soft_wrap=not self._redraws, force_jupyter=False
+        )
         self._live: Live | None = None
         self._began = clock()
         self._phase_since = clock()
@@ -49,7 +65,7 @@ class ProgressView:
         self._best = "none yet"
 
     def __enter__(self) -> ProgressView:
-        if self._console.is_terminal:
+        if self._redraws:
             self._live = Live(
                 self, console=self._console, refresh_per_second=4, transient=True, redirect_stdout=False
             )
