@@ -12,13 +12,14 @@ TORCH ?= torch==2.13.0
 DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 
-.PHONY: help install demo test check format docs engines test-engines install-drafter drafter-demo test-drafter clean
+.PHONY: help install demo test check format docs engines test-engines test-browser install-drafter drafter-demo test-drafter clean
 
 help:
 	@echo "make demo          install, then measure speculative decoding on a real llama.cpp server (about 7 minutes)"
 	@echo "make test          install, then run the tests, the real llama.cpp server included"
 	@echo "make drafter-demo  install torch, then data, training, export, serving and forecast (under 45 minutes)"
 	@echo "make test-drafter  install torch, then the tests of the drafter"
+	@echo "make test-browser  the tests of report and live page in a real browser (chromium, if there is one)"
 	@echo "make check         lint, format check, types"
 	@echo "make docs          the documentation site, into site/"
 	@echo "make engines       real vLLM and SGLang environments outside $(VENV) (7 GB)"
@@ -39,7 +40,12 @@ demo: install
 
 test: install
 	@echo "== tests (the embedded model is fetched once, 93 MB)"
-	$(BIN)/python -m pytest -m "not engine and not drafter" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not engine and not drafter and not browser" -n 2 --dist loadfile
+
+test-browser: install
+	@echo "== tests of the report and the live page in a real browser"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[browser]'
+	$(BIN)/python -m pytest -m browser
 
 $(DRAFTER_STAMP): pyproject.toml src/spectune/__init__.py
 	@echo "== installing spectune with torch into $(DRAFTER_VENV)"

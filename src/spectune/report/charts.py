@@ -64,7 +64,7 @@ def speed_against_acceptance(summary: StudySummary, *, width: float, key: str) -
     if base_speed is None or not points:
         return None
     height = 380.0 if width > 500 else 330.0
-    left, right, top, bottom = 50.0, width - 42.0, 18.0, height - 46.0
+    left, right, top, bottom = 50.0, width - 48.0, 18.0, height - 46.0
     lengths = [p.length for p in points]
     reach = max(lengths) * 1.4
     needs = [p.arm.break_even_acceptance_length for p in points if p.colour]

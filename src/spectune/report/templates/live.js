@@ -109,27 +109,36 @@
     if (words !== said) put($("live-said"), said = words);
   }
 
-  function place(root) {
-    // What was unfolded and what had the focus, by its place in the page.
-    return {
-      open: [...root.querySelectorAll("details")].map((d) => d.open),
-      focused: [...root.querySelectorAll("a, summary, [tabindex]")].indexOf(document.activeElement),
-    };
+  // Sections come and go as trials end: a fold or a link is known by its section, and its place in there.
+  function places(root, selector) {
+    const count = new Map();
+    return [...root.querySelectorAll(selector)].map((node) => {
+      const section = node.closest("section, nav")?.id || "", at = count.get(section) || 0;
+      count.set(section, at + 1);
+      return [`${section} ${at}`, node];
+    });
   }
+  const FOCUSABLE = "a, summary, [tabindex]";
 
   async function refresh() {
     const reply = await fetch("report", { headers, cache: "no-store" });
     if (!reply.ok) return;
     const fresh = new DOMParser().parseFromString(await reply.text(), "text/html");
-    const old = document.querySelector("main"), kept = place(old), y = scrollY;
+    const old = document.querySelector("main"), top = (section) => section.getBoundingClientRect().top;
+    // What is being read stays where it is on the screen, whatever grows above it.
+    const read = [...old.querySelectorAll("section[id]")].find((section) => section.getBoundingClientRect().bottom > 60);
+    const readAt = read && top(read) < innerHeight ? top(read) : null;
+    const open = new Map(places(old, "details").map(([key, fold]) => [key, fold.open]));
+    const focused = places(old, FOCUSABLE).find(([, node]) => node === document.activeElement)?.[0];
     for (const name of [".mast", "main", "footer"]) {
       const node = fresh.querySelector(name);
       if (node) document.querySelector(name).replaceWith(document.adoptNode(node));
     }
     const main = document.querySelector("main");
-    [...main.querySelectorAll("details")].forEach((d, i) => { d.open = Boolean(kept.open[i]); });
-    if (kept.focused >= 0) [...main.querySelectorAll("a, summary, [tabindex]")][kept.focused]?.focus({ preventScroll: true });
-    scrollTo({ top: y, behavior: "instant" });
+    for (const [key, fold] of places(main, "details")) if (open.has(key)) fold.open = open.get(key);
+    if (focused) new Map(places(main, FOCUSABLE)).get(focused)?.focus({ preventScroll: true });
+    const again = readAt !== null && document.getElementById(read.id);
+    if (again) scrollBy({ top: top(again) - readAt, behavior: "instant" });
     version = reply.headers.get("X-Spectune-Version") || version;
     panel.dataset.version = version;
   }
