@@ -11,8 +11,13 @@ TORCH ?= torch==2.13.0
 # The site's tool shares nothing with spectune: it reads docs/ alone.
 DOCS_VENV := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
+# MLflow's server brings a hundred packages that nothing else here needs.
+STORES_VENV := .venv-stores
+STORES_BIN := $(STORES_VENV)/bin
+STORES_STAMP := $(STORES_VENV)/.installed
 
-.PHONY: help install demo test check format docs engines test-engines test-browser install-drafter drafter-demo test-drafter clean
+.PHONY: help install demo test check format docs engines test-engines test-browser test-stores install-drafter drafter-demo \
+	test-drafter clean
 
 help:
 	@echo "make demo          install, then measure speculative decoding on a real llama.cpp server (about 7 minutes)"
@@ -20,6 +25,7 @@ help:
 	@echo "make drafter-demo  install torch, then data, training, export, serving and forecast (under 45 minutes)"
 	@echo "make test-drafter  install torch, then the tests of the drafter"
 	@echo "make test-browser  the tests of report and live page in a real browser (chromium, if there is one)"
+	@echo "make test-stores   install an S3-compatible server and MLflow's, and the tests that need them"
 	@echo "make check         lint, format check, types"
 	@echo "make docs          the documentation site, into site/"
 	@echo "make engines       real vLLM and SGLang environments outside $(VENV) (7 GB)"
@@ -40,7 +46,7 @@ demo: install
 
 test: install
 	@echo "== tests (the embedded model is fetched once, 93 MB)"
-	$(BIN)/python -m pytest -m "not engine and not drafter and not browser" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not engine and not drafter and not browser and not stores" -n 2 --dist loadfile
 
 test-browser: install
 	@echo "== tests of the report and the live page in a real browser"
@@ -63,6 +69,17 @@ drafter-demo: install-drafter
 test-drafter: install-drafter
 	@echo "== tests of the drafter"
 	$(DRAFTER_BIN)/python -m pytest -m "drafter and not engine" -n 2 --dist loadfile
+
+$(STORES_STAMP): pyproject.toml src/spectune/__init__.py
+	@echo "== installing spectune with an S3-compatible server and MLflow into $(STORES_VENV)"
+	$(PYTHON) -m venv $(STORES_VENV)
+	$(STORES_BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,stores]'
+	@touch $@
+	@echo "== installed"
+
+test-stores: $(STORES_STAMP)
+	@echo "== tests of studies in an object store and of the export to MLflow"
+	$(STORES_BIN)/python -m pytest -m stores -n 2 --dist loadfile
 
 check: install
 	$(BIN)/ruff check .
@@ -97,4 +114,4 @@ test-engines: install install-drafter
 	$(DRAFTER_BIN)/python -m pytest -m "engine and drafter"
 
 clean:
-	rm -rf $(VENV) $(DRAFTER_VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(DRAFTER_VENV) $(STORES_VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache

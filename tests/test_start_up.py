@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("pydantic", "rich", "scipy", "numpy", "psutil", "httptools", "jinja2", "yaml", "asyncio")
+HEAVY = ("pydantic", "rich", "scipy", "numpy", "psutil", "httptools", "jinja2", "yaml", "asyncio", "fsspec")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@
     │   ├── LeaseExpired        the supervisor stopped the server because nobody renewed its lease
     │   ├── TeardownUnproven    something we started may still be there
     │   ├── HostUnreachable     the connection to a host is lost and could not be made again
+    │   ├── StoreUnreachable    an object store does not answer; what was to be written is kept here
     │   └── TransportError      an HTTP request that could not be completed
     ├── CheckRefused        error findings stand, so nothing was launched; exit code 1
     └── Interrupted         the user asked to stop; exit code 130
@@ -131,6 +132,10 @@ class LeaseExpired(EnvironmentFailed):
 
 class HostUnreachable(EnvironmentFailed):
     """A host, or the supervisor on it, cannot be talked to."""
+
+
+class StoreUnreachable(EnvironmentFailed):
+    """An object store does not answer, or answers that it cannot."""
 
 
 class TeardownUnproven(EnvironmentFailed):

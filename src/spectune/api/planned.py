@@ -32,7 +32,8 @@ from spectune.runner.order import launches_of
 from spectune.runner.plan import resolve_study, sample_launch
 from spectune.runner.search import search_estimate
 from spectune.runner.study import remaining
-from spectune.store.study_dir import StudyDir
+from spectune.store.opening import open_study, study_exists
+from spectune.store.places import is_shared, text_of
 from spectune.study_file.load import apply_override, load_study_file, parse_study
 from spectune.study_file.yaml_lines import Document, read_yaml
 
@@ -69,7 +70,7 @@ class PlannedStudy:
     @property
     def study(self) -> Study:
         """Every arm, prompt and launch written out. A host over ssh is not asked about its machine before ``run``."""
-        return self._study if self._file is not None else StudyDir.open(self.directory).read_study()
+        return self._study if self._file is not None else open_study(str(self.directory)).read_study()
 
     def check(self, *, network: bool = True, engine_version: str | None = None) -> CheckResult:
         """What stands against the launches: findings, and what could not be checked. Nothing is launched.
@@ -84,7 +85,7 @@ class PlannedStudy:
     def preview(self, directory: str | Path | None = None) -> Preview:
         """The commands, their order and the time they will take. Starts nothing, writes nothing."""
         study, where = self.study, self.directory if directory is None else Path(directory)
-        trials = StudyDir.open(where).read_trials() if StudyDir.exists(where) else []
+        trials = open_study(str(where)).read_trials() if study_exists(str(where)) else []
         todo = remaining(study, trials)
         launches, measured = launches_of(study, todo), len(todo)
         if study.search is not None and study.search_end is None:
@@ -167,12 +168,12 @@ def load_study(source: str | Path | Mapping[str, Any], *, overrides: Overrides =
     if isinstance(source, Mapping):
         return _planned(_from_mapping(source, settings))
     path = Path(source)
-    if path.is_dir():
+    if is_shared(str(path)) or path.is_dir():
         if settings:
             raise BadInput(
-                f"{path}: overrides go with a study file, not with the directory of a study to resume"
+                f"{text_of(path)}: overrides go with a study file, not with the directory of a study to resume"
             )
-        return PlannedStudy(StudyDir.open(path).read_study(), directory=path, file=None)
+        return PlannedStudy(open_study(str(path)).read_study(), directory=path, file=None)
     if not path.exists():
         raise BadInput(f"{path}: no such study file or study directory")
     spec, text, document = load_study_file(path, overrides=settings)

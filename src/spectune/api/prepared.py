@@ -10,10 +10,12 @@ from pathlib import Path
 from spectune.api.blocking import run_interruptible
 from spectune.api.results import StudyResults, open_study
 from spectune.domain.findings import Finding
+from spectune.domain.machine import Machine
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.embedded.models import data_home
 from spectune.hosts.choose import LOCAL, host_called
+from spectune.hosts.machine_facts import read_machine
 from spectune.runner.check import CheckResult, check_study, without_refused
 from spectune.runner.check_sources import Sources, gpus_of
 from spectune.runner.events import Watcher
@@ -21,7 +23,9 @@ from spectune.runner.finding_kinds import check_codes
 from spectune.runner.launch import ModelPaths
 from spectune.runner.machine import machine_of
 from spectune.runner.plan import resolve_study
+from spectune.runner.shared import check_same_kind
 from spectune.runner.study import check_continues, fetch_models, is_finished, remaining, run_study
+from spectune.store.opening import create_study, study_exists, work_on
 from spectune.store.study_dir import StudyDir
 from spectune.study_file.schema import StudySpec
 from spectune.study_file.yaml_lines import Document
@@ -54,7 +58,7 @@ class PreparedStudy:
 
     def run(self, watcher: Watcher) -> StudyResults:
         """Launches and measures what is left; see ``PlannedStudy.run``. Not for one that is ``refused``."""
-        directory = StudyDir.open(self.path)
+        directory = work_on(str(self.path))
         study = directory.read_study()
         models = ModelPaths({})
         if not is_finished(study, directory.read_trials(), retry_failed=self.retry_failed):
@@ -69,7 +73,7 @@ class PreparedStudy:
                 findings=self.checked.by_arm if self.checked is not None else {},
             ),
             on_signal=watcher.on_message,
-            resume_hint=f"Resume with: spectune run {shlex.quote(str(self.path))}",
+            resume_hint=f"Resume with: spectune run {shlex.quote(directory.place)}{_kept_here(directory)}",
         )
         return replace(open_study(self.path), outcome=outcome)
 
@@ -77,8 +81,11 @@ class PreparedStudy:
 def prepare_resume(path: Path, *, allow: Sequence[str], check: bool, retry_failed: bool) -> PreparedStudy:
     """The rest of a study from its directory alone."""
     check_codes(allow)
-    directory = StudyDir.open(path)
-    checked = _check(directory.read_study(), directory.read_trials(), wanted=check, retry_failed=retry_failed)
+    directory = work_on(str(path))
+    study = directory.read_study()
+    if study.host == LOCAL and directory.is_seen_elsewhere(study.machine.hostname):
+        _check_machine(directory, study, read_machine())
+    checked = _check(study, directory.read_trials(), wanted=check, retry_failed=retry_failed)
     return PreparedStudy(path, checked, _refused(checked, allow), retry_failed=retry_failed)
 
 
@@ -88,16 +95,17 @@ def prepare_file(
     """A new directory, or the one there with the file's plan; nothing is written if an error finding stands."""
     check_codes(allow)
     study = _on_its_machine(file, study)
-    if not StudyDir.exists(where):
+    if not study_exists(str(where)):
         study, checked, left_out = _checked(study, [], wanted=check, retry_failed=retry_failed, allow=allow)
         if refused := _refused(checked, allow):
             return PreparedStudy(where, checked, refused, left_out)
-        StudyDir.create(where, study=study, source=file.text)
+        create_study(str(where), study=study, source=file.text)
         return PreparedStudy(where, checked, left_out=left_out, retry_failed=retry_failed)
-    directory = StudyDir.open(where)
+    directory = work_on(str(where))
     with directory.lock():
         check_continues(directory, study)
         trials = directory.read_trials()
+        _check_machine(directory, directory.read_study(), study.machine)
         study, checked, left_out = _checked(
             study, trials, wanted=check, retry_failed=retry_failed, allow=allow
         )
@@ -108,6 +116,19 @@ def prepare_file(
     asked = {arm.arm_id for arm in study.arms}
     foreign = tuple(dict.fromkeys(t.arm.name for t in trials if t.arm_id not in asked))
     return PreparedStudy(where, checked, left_out=left_out, foreign_arms=foreign, retry_failed=retry_failed)
+
+
+def _check_machine(directory: StudyDir, known: Study, here: Machine) -> None:
+    """Where several machines see one directory, those that measure into it are of one kind."""
+    seen = directory.is_seen_elsewhere(known.machine.hostname)
+    if known.host == LOCAL and seen and directory.trial_paths():
+        check_same_kind(known, here, place=directory.place)
+
+
+def _kept_here(directory: StudyDir) -> str:
+    if directory.place == str(directory.path):
+        return ""
+    return f" (what could not be written there is kept in {directory.path}, and brought over then)"
 
 
 def _on_its_machine(file: StudyFile, study: Study) -> Study:

@@ -20,7 +20,8 @@ from spectune.report.records import ArmSummary, StudySummary
 from spectune.report.text import as_text
 from spectune.report.write import write_reports
 from spectune.runner.study import StudyOutcome
-from spectune.store.study_dir import StudyDir, write_atomically
+from spectune.store.opening import open_study as open_directory
+from spectune.store.study_dir import write_atomically
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -34,13 +35,19 @@ class StudyResults:
     """A study directory as it was when it was opened; ``open_study`` and ``PlannedStudy.run`` make it."""
 
     path: Path
+    """Where it lies; of a study in an object store see ``place``."""
     loaded: LoadedStudy
     """The records, as they were read."""
     outcome: StudyOutcome | None = None
     """How the run ended that these are the results of; ``None`` if the directory was opened."""
 
     def __repr__(self) -> str:
-        return f"StudyResults({str(self.path)!r}, {len(self.trials)} trials)"
+        return f"StudyResults({self.place!r}, {len(self.trials)} trials)"
+
+    @property
+    def place(self) -> str:
+        """Where the study lies: a folder, or ``s3://BUCKET/PATH``."""
+        return self.loaded.place
 
     @property
     def study(self) -> Study:
@@ -110,7 +117,7 @@ class StudyResults:
 
         ``out``: a folder, the study's own where ``None``. ``EnvironmentFailed`` if it cannot be written.
         """
-        return write_reports(StudyDir.open(self.path), out=None if out is None else Path(out))
+        return write_reports(open_directory(str(self.path)), out=None if out is None else Path(out))
 
     def export(self, form: Form, options: ExportOptions | None = None) -> str:
         """The study, or the command of its best arm, in another tool's format; see ``spectune export``.

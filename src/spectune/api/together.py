@@ -14,14 +14,16 @@ from spectune.exchange.gate import GateResult
 from spectune.exchange.gate import gate as judge_fall
 from spectune.exchange.imports.read import read_results
 from spectune.exchange.imports.results import ArmHints, assemble
-from spectune.exchange.listing import ListedStudy, find_studies
+from spectune.exchange.listing import ListedStudy, places_below
 from spectune.exchange.listing import list_studies as list_below
 from spectune.exchange.loaded import LoadedStudy, load_studies
 from spectune.exchange.query import QueryResult, run_query
 from spectune.report.vllm_result import vllm_bench_result
 from spectune.report.words import one_line
 from spectune.report.write import write_reports
-from spectune.store.study_dir import StudyDir, TrialDir
+from spectune.store.opening import create_study, study_exists
+from spectune.store.places import is_shared, text_of
+from spectune.store.study_dir import TrialDir
 
 Place = str | Path | StudyResults
 """A study directory, or the results of one."""
@@ -32,7 +34,7 @@ def list_studies(folder: str | Path = "studies") -> list[ListedStudy]:
 
     Raises ``BadInput`` if there is no such folder.
     """
-    return list_below(Path(folder))
+    return list_below(text_of(folder))
 
 
 def compare(studies: Sequence[Place], *, allow: Sequence[str] = ()) -> StudyComparison:
@@ -73,8 +75,7 @@ def query(sql: str, places: Sequence[str | Path] = ("studies",)) -> QueryResult:
     """
     found: list[str] = []
     for place in map(str, places):
-        path = Path(place)
-        below = [place] if StudyDir.exists(path) else [str(p) for p in find_studies(path)]
+        below = [text_of(place)] if study_exists(place) else places_below(place)
         if not below:
             raise BadInput(f"{place}: no study in it or below it")
         found += [p for p in below if p not in found]
@@ -97,7 +98,10 @@ def import_results(
     Raises ``BadInput`` for files of no known tool, or that disagree in what a study has one of.
     """
     target = Path(directory)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if is_shared(str(target)):
+        if study_exists(str(target)):
+            raise BadInput(f"{text_of(target)}: holds a study; name a new place")
+    elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BadInput(f"{target}: exists and is not empty; name a new directory")
     paths = [Path(file) for file in files]
     results = read_results(paths, names=names or {}, form=form, hints=hints or ArmHints())
@@ -117,15 +121,16 @@ def _write(target: Path, study: Study, trials: Sequence[Trial]) -> None:
     assert study.imported is not None
     files = "".join(f"#   {one_line(f.name, limit=200)} {f.sha256}\n" for f in study.imported.files)
     source = f"# Imported from {study.imported.tool}; there is nothing here to run.\n{files}"
-    directory = StudyDir.create(target, study=study, source=source)
+    directory = create_study(str(target), study=study, source=source)
     try:
-        for trial in trials:
-            folder = TrialDir(directory.trials_path / trial.trial_id)
-            folder.path.mkdir(parents=True)
-            folder.replace_requests([load.requests for load in trial.loads])
-            if trial.loads and any(load.requests for load in trial.loads):
-                folder.write_result(vllm_bench_result(trial, 0))
-            folder.finish(trial)
+        with directory.lock():
+            for trial in trials:
+                folder = TrialDir(directory.trials_path / trial.trial_id)
+                folder.path.mkdir(parents=True)
+                folder.replace_requests([load.requests for load in trial.loads])
+                if trial.loads and any(load.requests for load in trial.loads):
+                    folder.write_result(vllm_bench_result(trial, 0))
+                folder.finish(trial)
+            write_reports(directory)
     except OSError as error:
         raise EnvironmentFailed(f"{target}: cannot write the study: {error.strerror or error}") from error
-    write_reports(directory)

@@ -17,6 +17,7 @@ from spectune.cli.findings_text import counts_of, print_findings, print_not_chec
 from spectune.errors import BadInput
 from spectune.runner.check import CheckResult
 from spectune.runner.finding_kinds import check_codes
+from spectune.store.places import is_shared
 
 _MAX_PASTED_CHARS = 1 << 20
 
@@ -35,7 +36,9 @@ def check_subject(args: argparse.Namespace) -> int:
 def _checked(args: argparse.Namespace) -> CheckResult:
     words: Sequence[str] = args.subject
     how: dict[str, Any] = {"network": not args.offline, "engine_version": args.engine_version}
-    if len(words) == 1 and (Path(words[0]).exists() or words[0].endswith((".yaml", ".yml"))):
+    if len(words) == 1 and (
+        is_shared(words[0]) or Path(words[0]).exists() or words[0].endswith((".yaml", ".yml"))
+    ):
         return load_study(words[0], overrides=args.overrides).check(**how)
     if args.overrides:
         raise BadInput("--set goes with a study file, not with a command")

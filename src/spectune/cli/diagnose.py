@@ -23,6 +23,8 @@ from spectune.diagnose.verdict import NotChecked, Verdict
 from spectune.domain.findings import Finding
 from spectune.errors import BadInput
 from spectune.report.summary import summarize
+from spectune.store.opening import open_study, study_exists
+from spectune.store.places import is_shared
 from spectune.store.study_dir import StudyDir
 from spectune.transport import HttpClient
 
@@ -38,8 +40,8 @@ def diagnose_command(args: argparse.Namespace) -> int:
     if args.inputs.count("-") > 1:
         raise BadInput("-: standard input can be read once")
     for given in args.inputs:
-        if StudyDir.exists(Path(given)):
-            runs, own = _read_study(StudyDir.open(Path(given)), skipped)
+        if _is_study(given):
+            runs, own = _read_study(open_study(given, whole=True), skipped)
             studies += runs
             found += own
         else:
@@ -64,7 +66,12 @@ def diagnose_command(args: argparse.Namespace) -> int:
 
 def _logs_of(inputs: Sequence[str]) -> list[str]:
     """What is not a study directory."""
-    return [given for given in inputs if not StudyDir.exists(Path(given))]
+    return [given for given in inputs if not _is_study(given)]
+
+
+def _is_study(given: str) -> bool:
+    """An address in an object store can be nothing else."""
+    return not given.startswith(("http://", "https://")) and (is_shared(given) or study_exists(given))
 
 
 def _is_told(finding: Finding, told: set[tuple[str, str]]) -> bool:

@@ -34,7 +34,7 @@ def import_command(args: argparse.Namespace) -> int:
     if args.json:
         document = {
             "schema_version": 1,
-            "study_dir": str(results.path),
+            "study_dir": results.place,
             "tool": imported.tool,
             "arms": [arm.name for arm in study.arms],
             "num_trials": len(trials),
@@ -45,7 +45,7 @@ def import_command(args: argparse.Namespace) -> int:
     console = Console(highlight=False)
     console.print(study_tables(results.summary))
     arms = count(len({t.arm_id for t in trials}), "arm")
-    console.print(Text(f"imported {arms} of {imported.tool} into {one_line(str(results.path))}"))
+    console.print(Text(f"imported {arms} of {imported.tool} into {one_line(results.place)}"))
     for missing in imported.missing:
         console.print(Text(f"  not in the files: {one_line(missing)}", style="dim"))
     return 0

@@ -17,6 +17,7 @@ from rich.text import Text
 from spectune.api.together import list_studies
 from spectune.exchange.listing import ListedStudy, age_of
 from spectune.report.words import UNKNOWN, one_line, times
+from spectune.store.places import is_shared, same_place
 
 
 def ls_command(args: argparse.Namespace) -> int:
@@ -29,13 +30,13 @@ def ls_command(args: argparse.Namespace) -> int:
         sys.stderr.write(f"{args.folder}: no study below it\n")
         return 0
     console = Console(highlight=False)
-    console.print(_table(found, root=Path(args.folder)))
+    console.print(_table(found, root=args.folder))
     for line in _problems(found):
         console.print(line)
     return 0
 
 
-def _table(found: Sequence[ListedStudy], *, root: Path) -> Table:
+def _table(found: Sequence[ListedStudy], *, root: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("study", overflow="fold", min_width=10, ratio=1)
     table.add_column("state", no_wrap=True)
@@ -45,8 +46,7 @@ def _table(found: Sequence[ListedStudy], *, root: Path) -> Table:
     table.add_column("age", justify="right", no_wrap=True)
     now = datetime.now(UTC)
     for study in found:
-        place = Path(study.study_dir)
-        name = str(place.relative_to(root)) if place != root else str(place)
+        name = _name_below(root, study.study_dir)
         planned = "" if study.num_planned is None else f"/{study.num_planned}"
         cells = (
             one_line(name, limit=120),
@@ -58,6 +58,13 @@ def _table(found: Sequence[ListedStudy], *, root: Path) -> Table:
         )
         table.add_row(*(Text(cell) for cell in cells))
     return table
+
+
+def _name_below(root: str, place: str) -> str:
+    if is_shared(root):
+        return place.removeprefix(f"{same_place(root)}/")
+    path = Path(place)
+    return place if path == Path(root) else str(path.relative_to(root))
 
 
 def _problems(found: Sequence[ListedStudy]) -> Iterable[Text]:

@@ -23,5 +23,6 @@ def report_command(args: argparse.Namespace) -> int:
     console = Console(highlight=False)
     console.print(study_tables(summary))
     for path in paths:
-        console.print(str(path), markup=False, soft_wrap=True)
+        shown = str(path) if args.out is not None else f"{results.place}/{path.name}"
+        console.print(shown, markup=False, soft_wrap=True)
     return 0

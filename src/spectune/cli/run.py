@@ -23,6 +23,7 @@ from spectune.errors import BadInput
 from spectune.report.terminal import study_tables
 from spectune.runner.order import launches_of
 from spectune.runner.study import remaining
+from spectune.store.places import is_shared, text_of
 
 
 def demo_command(args: argparse.Namespace) -> int:
@@ -32,7 +33,7 @@ def demo_command(args: argparse.Namespace) -> int:
 
 
 def run_command(args: argparse.Namespace) -> int:
-    if Path(args.study).is_dir() and (args.overrides or args.dir or args.host):
+    if (is_shared(args.study) or Path(args.study).is_dir()) and (args.overrides or args.dir or args.host):
         raise BadInput(
             "--set, --dir and --host go with a study file, not with the directory of a study to resume"
         )
@@ -44,7 +45,7 @@ def run_command(args: argparse.Namespace) -> int:
 def _folder(text: str | None) -> Path | None:
     if text == "":
         raise BadInput("--dir: is empty; name a folder, or leave it out for studies/NAME")
-    return None if text is None else Path(text)
+    return None if text is None else Path(text_of(text))
 
 
 def _run(args: argparse.Namespace, planned: PlannedStudy, where: Path | None, *, retry_failed: bool) -> int:
@@ -66,8 +67,9 @@ def _tell(args: argparse.Namespace, ready: PreparedStudy) -> None:
     if ready.checked is not None:
         _tell_findings(args, ready)
     if ready.foreign_arms:  # two files of one name share a directory
+        arms = ", ".join(ready.foreign_arms)
         sys.stderr.write(
-            f"note: {ready.path} holds trials of arms that this file does not have ({', '.join(ready.foreign_arms)}); "
+            f"note: {text_of(ready.path)} holds trials of arms that this file does not have ({arms}); "
             "they stay in the report. If it belongs to another study, give this one its own directory with --dir\n"
         )
 
@@ -110,7 +112,7 @@ def _report(args: argparse.Namespace, results: StudyResults) -> int:
             console.print(f"stopped by the budget with {left} launches left; raise it and run again to go on")
         if outcome.reason == "baseline failed":
             console.print("stopped: the baseline does not run, so nothing could be compared")
-        console.print(f"report: {results.path / 'report.html'}", soft_wrap=True, markup=False)
+        console.print(f"report: {results.place}/report.html", soft_wrap=True, markup=False)
     return 1 if outcome.any_failed or outcome.reason == "baseline failed" else 0
 
 

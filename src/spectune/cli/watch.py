@@ -9,9 +9,8 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 
-from spectune.store.study_dir import StudyDir
+from spectune.store.opening import live_study
 from spectune.watch.server import WatchServer
 from spectune.watch.study_view import StudyView
 
@@ -21,7 +20,7 @@ _NICE = 10
 
 def watch_command(args: argparse.Namespace) -> int:
     """Serves until it is interrupted, which is its proper end: exit code 0."""
-    directory = StudyDir.open(Path(args.study_dir))
+    directory = live_study(args.study_dir)
     view = StudyView(directory)
     view.report()  # what cannot be read is said now, not in the browser
     with WatchServer(view, address=args.bind, port=args.port) as server:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,10 @@ from spectune.domain.interval import Interval
 from spectune.domain.record import Record
 from spectune.errors import BadInput
 from spectune.report.summary import summarize
+from spectune.store.lease import holder_of
+from spectune.store.opening import open_study, studies_below
+from spectune.store.places import Bucket, place_of
+from spectune.store.shared import ReadCopy
 from spectune.store.study_dir import StudyDir
 
 MAX_DEPTH = 6
@@ -72,9 +77,20 @@ def _walk(root: Path) -> Iterator[Path]:
         ]
 
 
-def list_studies(root: Path) -> list[ListedStudy]:
+def places_below(text: str) -> list[str]:
+    """The studies at a place and below it, as `StudyDir` and `open_study` take them."""
+    place = place_of(text)
+    if isinstance(place, Bucket):
+        return studies_below(place, max_depth=MAX_DEPTH, max_folders=MAX_FOLDERS, skipped=_SKIPPED)
+    return [str(path) for path in find_studies(place)]
+
+
+def list_studies(root: Path | str) -> list[ListedStudy]:
     """Newest first."""
-    found = [list_study(path) for path in find_studies(root)]
+    if isinstance(place_of(str(root)), Bucket):
+        found = [_list_shared(place) for place in places_below(str(root))]
+    else:
+        found = [list_study(path) for path in find_studies(Path(root))]
     return sorted(found, key=lambda s: s.last_change or "", reverse=True)
 
 
@@ -112,6 +128,16 @@ def list_study(path: Path) -> ListedStudy:
         simulated=best["simulated"],
         last_change=last,
     )
+
+
+def _list_shared(place: str) -> ListedStudy:
+    """One in an object store, from the copy that is fetched of it."""
+    directory = open_study(place)
+    listed = list_study(directory.path)
+    state: State = listed.state
+    if state in ("done", "unfinished") and isinstance(directory, ReadCopy) and holder_of(directory.store):
+        state = "running"
+    return listed.model_copy(update={"study_dir": place, "state": state})
 
 
 def _last_change(files: list[Path]) -> str | None:
@@ -153,11 +179,12 @@ def _summarized(directory: StudyDir) -> dict[str, Any]:
 
 
 def is_running(path: Path) -> bool:
-    """Whether a spectune holds the study's lock on this machine."""
+    """Whether a spectune holds the study's lock; another machine's is seen where the file system passes locks on."""
     try:
         with (path / "lock").open("r") as file:
-            holder = file.read(32).strip()
-            if not holder.isdecimal() or not Path(f"/proc/{holder}").exists():
+            pid, _, hostname = file.read(300).strip().partition(" ")
+            here = hostname in ("", socket.gethostname())
+            if not pid.isdecimal() or (here and not Path(f"/proc/{pid}").exists()):
                 return False
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

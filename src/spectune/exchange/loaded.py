@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TypeVar
 
 from spectune.domain.acceptance import AcceptanceCounts, pool_counts
@@ -22,7 +21,8 @@ from spectune.report.arms import comparable_trials
 from spectune.report.pooling import load_of, speed_by_prompt
 from spectune.report.records import ArmSummary, StudySummary
 from spectune.report.summary import summarize
-from spectune.store.study_dir import StudyDir
+from spectune.store.opening import open_study
+from spectune.store.places import same_place, text_of
 
 V = TypeVar("V")
 
@@ -123,17 +123,17 @@ def _acceptance_by_prompt(load: LoadResult) -> dict[str, AcceptanceCounts]:
 
 def load_study(place: str) -> LoadedStudy:
     """``BadInput`` unless ``place`` is a study directory of this version."""
-    directory = StudyDir.open(Path(place))
-    return LoadedStudy(place, directory.read_study(), tuple(directory.read_trials()))
+    directory = open_study(place)
+    return LoadedStudy(text_of(place), directory.read_study(), tuple(directory.read_trials()))
 
 
 def load_studies(
     places: Sequence[str], *, opened: Mapping[str, LoadedStudy] | None = None
 ) -> list[LoadedStudy]:
     """Each once, in order; ``opened``: those that are read already, by place."""
-    seen: dict[Path, str] = {}
+    seen: dict[str, str] = {}
     for place in places:
-        resolved = Path(place).resolve()
+        resolved = same_place(place)
         if resolved in seen:
             raise BadInput(f"{place}: is the same study as {seen[resolved]}; name it once")
         seen[resolved] = place

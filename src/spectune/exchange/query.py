@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from spectune.errors import BadInput
-from spectune.store.study_dir import StudyDir
+from spectune.store.opening import open_study
 
 MAX_OBJECT_BYTES = 256 * 2**20
 
@@ -202,7 +201,7 @@ def _first_lines(text: str) -> str:
 
 def _make_views(connection: Any, places: Sequence[str]) -> None:
     """Then the door is shut: no other file, no extension, no change of these settings."""
-    studies = {place: StudyDir.open(Path(place)) for place in places}
+    studies = {place: open_study(place) for place in places}
     folders = [str(s.path.resolve()) for s in studies.values()]
     connection.execute("SET autoinstall_known_extensions = false")
     connection.execute("SET autoload_known_extensions = false")

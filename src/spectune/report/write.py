@@ -33,4 +33,6 @@ def write_reports(study_dir: StudyDir, *, out: Path | None = None) -> list[Path]
             write_atomically(folder / name, text)
     except OSError as error:
         raise EnvironmentFailed(f"{folder}: cannot write the report: {error.strerror or error}") from error
+    if out is None:
+        study_dir.publish(list(texts))
     return [folder / name for name in texts]

@@ -108,7 +108,7 @@ async def run_study(
                 forget_abort(directory.path)
                 write_reports(directory)
                 raise Interrupted(
-                    f"stopped, as somebody asked for. Resume with: spectune run {shlex.quote(str(directory.path))}"
+                    f"stopped, as somebody asked for. Resume with: spectune run {shlex.quote(directory.place)}"
                 ) from None
             finally:
                 await to_the_end(end_kept(place))
@@ -164,6 +164,8 @@ async def _run_plan(
         trials.append(trial)
         new += 1
         watcher.on_trial_end(trial, trials)
+        if told := await directory.settle():
+            watcher.on_message(told)
         if study.noise_floor and trial.arm_id == study.baseline.arm_id and trial.repetition == 1:
             noise = summarize_noise(study, trials)
             watcher.on_message("noise floor unknown" if noise is None else noise.sentence)

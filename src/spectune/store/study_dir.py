@@ -16,6 +16,8 @@
         trial.json           ``Trial``; its presence means the trial has ended
 
 A trial folder without ``trial.json`` was interrupted: it is kept, and its arm is run again.
+A study in an object store has the same files (``shared.py``); there the name of a trial ends with the
+session that made it: ``0003-1f2e3d4c-a1b2c3``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import random
 import re
+import secrets
+import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,13 +41,14 @@ from spectune.domain.measurement import RequestRecord
 from spectune.domain.study import Study
 from spectune.domain.trial import SCHEMA_VERSION, Trial
 from spectune.errors import BadInput, EnvironmentFailed
+from spectune.store.numbering import numbered_apart
 
 _TRIAL_NAME = re.compile(r"[0-9]{4,9}-")
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Whole or not at all, also when the machine stops half-way."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -154,8 +161,27 @@ class StudyDir:
         self.path = path
 
     @property
+    def place(self) -> str:
+        """Where the study lies, as a user names it."""
+        return str(self.path)
+
+    @property
     def trials_path(self) -> Path:
         return self.path / "trials"
+
+    def is_seen_elsewhere(self, hostname: str) -> bool:
+        """Whether trials made on ``hostname`` may be another machine's."""
+        return hostname != socket.gethostname()
+
+    async def settle(self) -> str | None:
+        """Between two trials: what has ended goes where it belongs. What the user should be told, if anything."""
+        return None
+
+    def bring_over(self) -> None:
+        """What has ended goes where it belongs, or an error says why not."""
+
+    def publish(self, names: Sequence[str]) -> None:
+        """Files that were written beside the study go where the study lies."""
 
     @classmethod
     def create(cls, path: Path, *, study: Study, source: str) -> StudyDir:
@@ -201,19 +227,37 @@ class StudyDir:
     def trial_paths(self) -> list[Path]:
         if not self.trials_path.exists():
             return []
-        return sorted(p for p in self.trials_path.iterdir() if p.is_dir() and _TRIAL_NAME.match(p.name))
+        found = (p for p in self.trials_path.iterdir() if p.is_dir() and _TRIAL_NAME.match(p.name))
+        return sorted(found, key=lambda p: (_number_of(p), p.name))
 
     def read_trials(self) -> list[Trial]:
-        """Ended trials in the order of their start."""
-        return [trial for path in self.trial_paths() if (trial := read_trial(path)) is not None]
+        """Ended trials in the order of their start; each has a number of its own."""
+        trials = [trial for path in self.trial_paths() if (trial := read_trial(path)) is not None]
+        return numbered_apart(trials)
+
+    def trial_name(self, number: int, arm_id: str) -> str:
+        return f"{number:04d}-{arm_id}"
 
     def new_trial(self, arm_id: str) -> tuple[int, TrialDir]:
-        """The next number and its folder."""
-        numbers = [int(p.name.split("-")[0]) for p in self.trial_paths()]
-        number = max(numbers, default=0) + 1
-        path = self.trials_path / f"{number:04d}-{arm_id}"
-        path.mkdir(parents=True)
-        return number, TrialDir(path)
+        """The next number and its folder; several writers, also on other machines, never get one number."""
+        number = 0
+        while True:
+            known = self.trial_paths()
+            number = max([number, len(known), *map(_number_of, known)]) + 1
+            path = self.trials_path / self.trial_name(number, arm_id)
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            if all(_number_of(p) != number or p.name == path.name for p in self.trial_paths()):
+                return number, TrialDir(path)
+            path.rmdir()
+            time.sleep(random.uniform(0.001, 0.03))  # noqa: S311  # two that step back together part here
+
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """Adds trials beside whoever holds the lock, which alone writes the plan and the reports."""
+        yield
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -223,15 +267,25 @@ class StudyDir:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                holder = file.read().strip() or "unknown"
+                pid, _, hostname = file.read(300).strip().partition(" ")
+                where = "" if hostname in ("", socket.gethostname()) else f" on {hostname}"
                 raise BadInput(
-                    f"{self.path}: another spectune (pid {holder}) is working on this study; "
+                    f"{self.place}: another spectune (pid {pid or 'unknown'}{where}) is working on this study; "
                     "wait for it, or give this one its own directory with --dir"
                 ) from None
+            except OSError as error:
+                raise EnvironmentFailed(
+                    f"{self.path}: its file system gives no locks ({error.strerror or error}); mount it with them "
+                    "(Lustre: -o flock; NFS: without -o nolock), or keep the study elsewhere"
+                ) from error
             file.truncate(0)
-            file.write(str(os.getpid()))
+            file.write(f"{os.getpid()} {socket.gethostname()}")
             file.flush()
             yield
+
+
+def _number_of(path: Path) -> int:
+    return int(path.name.split("-")[0])
 
 
 def plan_record(
