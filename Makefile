@@ -20,7 +20,7 @@ STORES_STAMP := $(STORES_VENV)/.installed
 	test-drafter clean
 
 help:
-	@echo "make demo          install, then measure speculative decoding on a real llama.cpp server (about 7 minutes)"
+	@echo "make demo          install, then measure speculative decoding on a real llama.cpp server (7 to 9 minutes)"
 	@echo "make test          install, then run the tests, the real llama.cpp server included"
 	@echo "make drafter-demo  install torch, then data, training, export, serving and forecast (under 45 minutes)"
 	@echo "make test-drafter  install torch, then the tests of the drafter"
