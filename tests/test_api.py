@@ -193,6 +193,12 @@ class TestResults:
         assert len(lines) - 1 == len(results.rows("prompts")) == 3 * 12
         assert "eagle3-k3" in results.table() and max(map(len, results.table(width=80).splitlines())) <= 80
 
+    def test_a_table_is_plain_text_also_in_a_notebook_which_forces_colours(
+        self, results: StudyResults, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        assert "\x1b" not in results.table()
+
     def test_an_arms_speedup_is_the_geometric_mean_of_its_prompts(self, results: StudyResults) -> None:
         for arm in results.rows("arms"):
             rows = [r for r in results.rows("prompts") if r["arm"] == arm["arm"]]
