@@ -99,7 +99,7 @@ $(DOCS_STAMP): pyproject.toml
 
 docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
-	@echo "== site/index.html"
+	@echo "== site/index.html; its search needs a server: $(PYTHON) -m http.server -d site"
 
 engines: install
 	@echo "== real engines, outside the repository"

@@ -37,8 +37,9 @@ def _output(output: dict[str, Any]) -> str:
         return _block("".join(output["text"]))
     data = output["data"]
     if "text/html" in data:
-        table = "".join(data["text/html"])
-        return re.sub(r"<style.*?</style>", "", table, flags=re.DOTALL).replace("\n\n", "\n").strip()
+        table = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)
+        table = re.sub(r"<table [^>]*>", "<table>", table)  # the theme's own look
+        return re.sub(r"\n\s*\n", "\n", table).strip()
     return _block("".join(data["text/plain"]))
 
 
