@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import io
 import json
 import math
 import os
@@ -20,6 +21,7 @@ from report_studies import failed
 
 import spectune
 from spectune.api.blocking import run_interruptible
+from spectune.api.progress import ProgressView
 from spectune.api.results import StudyResults
 from spectune.cli.main import main
 from spectune.exchange.loaded import LoadedStudy
@@ -310,3 +312,11 @@ class TestTogether:
         )
         rows = {row.arm: row for row in spectune.explain_table(table).rows}
         assert rows["k3"].break_even_acceptance_length == pytest.approx(2 * 50 / 80)
+
+
+def test_the_end_of_a_download_is_told_once() -> None:
+    told = io.StringIO()
+    view = ProgressView(stream=told, clock=lambda: 0.0)
+    for done in (50, 100, 100, 100):
+        view.on_fetch("the model", done * 1_000_000, 100_000_000)
+    assert told.getvalue().splitlines() == ["fetching the model: 100 of 100 MB"]

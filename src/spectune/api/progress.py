@@ -107,8 +107,8 @@ class ProgressView:
         self._line(text)
 
     def on_fetch(self, what: str, done_bytes: int, total_bytes: int | None) -> None:
-        self._fetch = (what, done_bytes, total_bytes)
-        finished = total_bytes is not None and done_bytes >= total_bytes
+        told, self._fetch = self._fetch, (what, done_bytes, total_bytes)
+        finished = total_bytes is not None and done_bytes >= total_bytes and told != self._fetch
         if self._live is None and (finished or self._clock() - self._last_line > 2.0):
             self._line(_fetch_text(what, done_bytes, total_bytes))
 
