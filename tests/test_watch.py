@@ -63,7 +63,7 @@ class TestWhatItTells:
         TrialDir(path).finish(ended.model_copy(update={"trial_id": path.name}))
         after = view.snapshot()
         assert before.version != after.version
-        assert before.best == "nothing is faster than plain decoding"
+        assert before.best == "nothing is shown to be faster than plain decoding"
         assert after.best is not None and after.best.startswith("drafting, 1.50x")
         assert (after.num_ended, after.running) == (2, ())
 

@@ -259,7 +259,7 @@ def _best_words(summary: StudySummary) -> str | None:
         return None
     best = summary.arm(summary.best_arm_id)
     if best.first is None or best.is_baseline:
-        return "nothing is faster than plain decoding"
+        return "nothing is shown to be faster than plain decoding"
     return f"{one_line(best.name, limit=60)}, {times(best.first.speedup)}"
 
 
