@@ -5,7 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 
-FORMS = ("vllm-bench", "speculation-profile", "csv", "parquet", "command", "docker", "kubernetes", "slurm")
+FORMS = (
+    "vllm-bench",
+    "speculation-profile",
+    "csv",
+    "parquet",
+    "command",
+    "docker",
+    "kubernetes",
+    "slurm",
+    "mlflow",
+)
 _TIME = re.compile(r"(\d{1,4}-)?\d{1,4}(:\d{2}){0,2}")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,300}")
 
@@ -14,7 +24,7 @@ def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Adds the command's arguments; imports nothing that takes time."""
     parser = commands.add_parser(
         "export",
-        help="a study in other tools' formats, or its winner as a script",
+        help="a study in other tools' formats, in MLflow, or its winner as a script",
         epilog="command, docker and slurm are shell scripts, kubernetes is a manifest; secrets are never in them.",
     )
     parser.add_argument("study", metavar="STUDY_DIR")
@@ -35,6 +45,14 @@ def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--port", type=_port, default=8000, help="default: %(default)s")
     parser.add_argument("--image", type=_image, help="of docker and kubernetes")
     parser.add_argument("--program", help="to start instead of the recorded one, e.g. /app/llama-server")
+    parser.add_argument(
+        "--tracking-uri",
+        metavar="URI",
+        help="of mlflow, e.g. http://127.0.0.1:5000 (default: the variable MLFLOW_TRACKING_URI)",
+    )
+    parser.add_argument(
+        "--experiment", metavar="NAME", default="spectune", help="of mlflow (default: %(default)s)"
+    )
     parser.add_argument(
         "--time", type=_time, default="1-00:00:00", metavar="LIMIT", help="of slurm (default: %(default)s)"
     )

@@ -18,6 +18,7 @@ from spectune.report.vllm_result import vllm_bench_result
 Form = Literal[
     "vllm-bench", "speculation-profile", "csv", "parquet", "command", "docker", "kubernetes", "slurm"
 ]
+"""That are text or a file; MLflow is a server."""
 FORMS: tuple[Form, ...] = get_args(Form)
 
 
