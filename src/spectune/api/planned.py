@@ -33,7 +33,7 @@ from spectune.runner.plan import resolve_study, sample_launch
 from spectune.runner.search import search_estimate
 from spectune.runner.study import remaining
 from spectune.store.opening import open_study, study_exists
-from spectune.store.places import is_shared, text_of
+from spectune.store.places import is_shared, place_of, text_of
 from spectune.study_file.load import apply_override, load_study_file, parse_study
 from spectune.study_file.yaml_lines import Document, read_yaml
 
@@ -167,6 +167,7 @@ def load_study(source: str | Path | Mapping[str, Any], *, overrides: Overrides =
     settings = _as_texts(overrides)
     if isinstance(source, Mapping):
         return _planned(_from_mapping(source, settings))
+    place_of(str(source))  # what looks like an address and is none is told as such
     path = Path(source)
     if is_shared(str(path)) or path.is_dir():
         if settings:
