@@ -137,7 +137,7 @@ def test_the_report_is_one_page_without_scripts_and_foreign_text_is_escaped(tmp_
 
 
 def test_three_sizes_are_one_three_and_nine_parts() -> None:
-    assert DemoSize.scaled(1.0).sizes == (96, 288, 864)
+    assert DemoSize.scaled(1.0).sizes == (72, 216, 648)
     assert DemoSize.scaled(0.05).sizes == (6, 18, 54)
     with pytest.raises(BadInput, match=r"--scale: must be from 0.01 to 100, got 1000"):
         DemoSize.scaled(1000)

@@ -83,12 +83,12 @@ class DemoSize:
             raise BadInput(f"--scale: must be from 0.01 to 100, got {scale:g}")
         return cls(
             scale=scale,
-            smallest=6 * max(1, round(16 * scale)),
-            max_tokens=160 if scale >= 0.5 else 48,
-            max_steps=max(4, round(600 * scale)),
+            smallest=6 * max(1, round(12 * scale)),
+            max_tokens=128 if scale >= 0.5 else 48,
+            max_steps=max(4, round(300 * scale)),
             batch_size=8 if scale >= 0.1 else 4,
             draft_vocab_size=8192 if scale >= 0.5 else 2048,
-            served_per_category=max(1, min(5, round(5 * scale))),
+            served_per_category=max(1, min(5, round(3 * scale))),
         )
 
     @property
@@ -188,7 +188,7 @@ class _Demo:
         self._command(
             "data",
             f"the target answers {largest} prompts through its server",
-            12,
+            14,
             "drafter data",
             {
                 "study": study,
@@ -208,7 +208,7 @@ class _Demo:
         self._command(
             f"train-{size}",
             f"a draft trained on {size} prompts, {steps} steps",
-            5.5,
+            5,
             "drafter train",
             {
                 "target": target,
@@ -252,7 +252,7 @@ class _Demo:
         self._command(
             "serve",
             f"plain decoding, ngram and the draft on the real server, {DEPTH} drafted tokens",
-            8,
+            6,
             "run",
             {"dir": self.out / "serve"},
             str(study),
