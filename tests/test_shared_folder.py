@@ -122,6 +122,7 @@ class TestPlaces:
             ["export", text, "--as", "csv"],
             ["diagnose", text],
             ["demo", "--dir", text],
+            ["run", text],
         ):
             assert main(command) == 2, command
             assert words in capsys.readouterr().err, command
