@@ -67,15 +67,30 @@ class TestWhatItTells:
         assert after.best is not None and after.best.startswith("drafting, 1.50x")
         assert (after.num_ended, after.running) == (2, ())
 
-    def test_an_interrupted_trial_is_not_a_running_one(self, half: StudyDir) -> None:
-        assert StudyView(half).snapshot().state == "stopped"
-
-    def test_a_trial_of_a_killed_run_is_not_the_next_runs(self, half: StudyDir) -> None:
+    def test_a_trial_of_a_killed_run_is_not_a_running_one(self, half: StudyDir) -> None:
         (path,) = [p for p in half.trial_paths() if not (p / "trial.json").exists()]
+        gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
+        gone.wait()
         reading = json.loads((path / "progress.json").read_text(encoding="utf-8"))
-        (path / "progress.json").write_text(json.dumps({**reading, "pid": 1}), encoding="utf-8")
-        with being_run(half):
+        (path / "progress.json").write_text(json.dumps({**reading, "pid": gone.pid}), encoding="utf-8")
+        assert StudyView(half).snapshot().state == "stopped"
+        with being_run(half):  # by the next run
             assert StudyView(half).snapshot().state == "between"
+
+    def test_a_trial_beside_the_holder_of_the_lock_is_a_running_one(self, half: StudyDir) -> None:
+        """Several spectunes may add trials to one study; one of them holds the lock."""
+        with being_run(half):
+            (half.path / "lock").write_text(f"1 {socket.gethostname()}", encoding="utf-8")
+            assert StudyView(half).snapshot().state == "running"
+
+    def test_one_that_holds_the_study_and_says_nothing_is_shown_with_its_silence(
+        self, half: StudyDir
+    ) -> None:
+        late = datetime.now(UTC) + timedelta(minutes=5)
+        assert StudyView(half, now=lambda: late).snapshot().state == "stopped"
+        with being_run(half):
+            (running,) = StudyView(half, now=lambda: late).snapshot().running
+        assert running.silent_s == pytest.approx(300, abs=30)
 
     def test_a_runner_on_another_machine_is_known_by_its_beats_whatever_its_clock_says(
         self, tmp_path: Path
@@ -105,7 +120,7 @@ class TestWhatItTells:
         snapshot = view.snapshot()
         assert snapshot.state == "unreadable" and "study.json" in (snapshot.problem or "")
         file.write_text(text, encoding="utf-8")
-        assert view.snapshot().state == "stopped"
+        assert view.snapshot().state == "running"
 
     def test_a_failed_trial_is_counted_and_time_is_not_guessed_before_one_was_measured(
         self, tmp_path: Path

@@ -6,6 +6,7 @@ import fcntl
 import http.client
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ def being_run(directory: StudyDir) -> Iterator[None]:
     """The lock of another spectune: an open file of its own stands for its process."""
     with (directory.path / "lock").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(str(os.getpid()))
+        file.write(f"{os.getpid()} {socket.gethostname()}")
         file.flush()
         yield
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import socket
 import threading
 import time
@@ -31,7 +32,7 @@ from spectune.watch.log_tail import log_tail
 from spectune.watch.records import RunningTrial, Snapshot, WatchState
 
 SILENT_S = 20.0
-"""A trial that is run from another machine and says nothing for longer is taken for interrupted."""
+"""A trial that says nothing for longer is taken for interrupted, unless its process holds the study here."""
 MAX_PLAN_BYTES = 1 << 20
 
 
@@ -135,7 +136,8 @@ class StudyView:
                 continue
             silent_s = self._silence(path.name, progress)
             if progress.hostname == socket.gethostname():
-                lives = alive and progress.pid == self._holder()
+                holds = alive and progress.pid == self._holder()
+                lives = _is_alive(progress.pid) and (holds or silent_s < SILENT_S)
             else:
                 lives = silent_s < SILENT_S
             if lives:
@@ -143,10 +145,11 @@ class StudyView:
         return found
 
     def _holder(self) -> int | None:
-        """Process that wrote itself into the study's lock."""
+        """Process that wrote itself, and its machine's name, into the study's lock."""
         try:
-            return int((self.directory.path / "lock").read_text(encoding="utf-8")[:32])
-        except (OSError, ValueError):
+            words = (self.directory.path / "lock").read_text(encoding="utf-8")[:300].split()
+            return int(words[0])
+        except (OSError, ValueError, IndexError):
             return None
 
     def _silence(self, trial_id: str, progress: TrialProgress) -> float:
@@ -233,6 +236,18 @@ class StudyView:
                 found[key] = trial
         self._trials = found
         return list(found.values())
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    except OverflowError:
+        return False
+    return True
 
 
 def _state(study: Study, summary: StudySummary, *, working: bool, any_trial: bool) -> WatchState:
