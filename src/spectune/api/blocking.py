@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from spectune.errors import Interrupted
@@ -80,20 +81,35 @@ def _run_in_thread(work: Coroutine[Any, Any, T], *, on_signal: Callable[[str], N
         return await task
 
     interrupted = False
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="spectune") as pool:
+
+    def handle(*_: object) -> None:
+        nonlocal interrupted
+        on_signal(_STOPPING if interrupted else _told("interrupted"))
+        if not interrupted:
+            interrupted = True
+            started.result()()
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="spectune") as pool, _on_interrupt(handle):
         ended = pool.submit(asyncio.run, supervised())
-        while True:
-            try:
-                return ended.result()
-            except KeyboardInterrupt:
-                on_signal(_STOPPING if interrupted else _told("interrupted"))
-                if not interrupted:
-                    started.result()()
-                interrupted = True
-            except asyncio.CancelledError:
-                if interrupted:
-                    raise Interrupted(f"interrupted. {resume_hint}") from None
-                raise
+        try:
+            return ended.result()
+        except asyncio.CancelledError:
+            if interrupted:
+                raise Interrupted(f"interrupted. {resume_hint}") from None
+            raise
+
+
+@contextmanager
+def _on_interrupt(handle: Callable[..., None]) -> Iterator[None]:
+    """In the main thread SIGINT calls ``handle`` meanwhile: an exception could come before the work is known."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _told(what: str) -> str:
