@@ -16,3 +16,18 @@ class Machine(Record):
     gpus: tuple[str, ...] | None
     """Names of the GPUs; empty: none; ``None``: could not be asked."""
     python: str
+
+    @property
+    def kind(self) -> tuple[str | None, int | None, int | None, tuple[str, ...] | None]:
+        """Processor, cores, memory in whole GiB and GPUs: equal for machines whose speeds may be set side by side."""
+        memory_gib = None if self.memory_bytes is None else round(self.memory_bytes / 2**30)
+        return (self.cpu, self.cores, memory_gib, self.gpus)
+
+    @property
+    def kind_words(self) -> str:
+        """The kind for people."""
+        cpu, cores, memory_gib, gpus = self.kind
+        parts = [cpu or "processor unknown", f"{cores if cores is not None else '?'} cores"]
+        parts.append("memory unknown" if memory_gib is None else f"{memory_gib} GiB")
+        parts.append("GPUs unknown" if gpus is None else ", ".join(gpus) or "no GPU")
+        return ", ".join(parts)

@@ -36,6 +36,8 @@ class SpeedSample:
     arm_id: str
     order: int
     speed_by_prompt: Mapping[str, float]
+    place: str = ""
+    """The node it ran on. Samples of two places are never set against each other: their nodes may differ."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,15 @@ class PairedTrial:
 
 
 def pair_trial(trial: SpeedSample, baselines: Sequence[SpeedSample]) -> PairedTrial:
-    """Against the mean of the baseline trial before it and the one after it (one of them at an end)."""
-    before = [b for b in baselines if b.order <= trial.order]
-    after = [b for b in baselines if b.order > trial.order]
+    """Against the mean of the baseline trial before it and the one after it (one of them at an end), at its place.
+
+    Without logs if the baseline was not measured there.
+    """
+    before = [b for b in baselines if b.place == trial.place and b.order <= trial.order]
+    after = [b for b in baselines if b.place == trial.place and b.order > trial.order]
     around = [*before[-1:], *after[:1]]
+    if not around:
+        return PairedTrial({}, {}, trial.order)
     prompts = set(trial.speed_by_prompt).intersection(*(b.speed_by_prompt for b in around))
     logs = {
         p: math.log(trial.speed_by_prompt[p])
@@ -141,11 +148,18 @@ def _measuring_noise(trials: Sequence[PairedTrial]) -> float:
 
 
 def _from_baselines(baselines: Sequence[SpeedSample]) -> tuple[float, float] | None:
-    steps = [step for pair in itertools.pairwise(baselines) if (step := _step(*pair)) is not None]
+    """Steps within a place; what nodes differ by is no noise of a launch."""
+    steps: list[tuple[float, float]] = []
+    degrees = 0.0
+    for place in dict.fromkeys(b.place for b in baselines):
+        own = [b for b in baselines if b.place == place]
+        found = [step for pair in itertools.pairwise(own) if (step := _step(*pair)) is not None]
+        steps += found
+        degrees += degrees_of_steps(len(found)) if found else 0.0
     if not steps:
         return None
     variance = math.fsum(square - noise for square, noise in steps) / len(steps) / 2
-    return max(0.0, variance), degrees_of_steps(len(steps))
+    return max(0.0, variance), degrees
 
 
 def degrees_of_steps(count: int) -> float:

@@ -10,6 +10,7 @@ from pydantic import Field
 from spectune.domain.arm import Arm, Knobs
 from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
+from spectune.domain.machine import Machine
 from spectune.domain.measurement import LoadResult
 from spectune.domain.record import Record
 
@@ -111,6 +112,10 @@ class Trial(Record):
     ended_at: str
     phases_s: dict[str, float] = Field(default_factory=dict)
     server: ServerFacts | None = None
+    node: str | None = None
+    """Of a cluster, by name: where it was measured; ``None``: on the study's one host."""
+    machine: Machine | None = None
+    """The node's; ``None``: the study's."""
     launch: int | None = None
     """Number of the trial that started its server; see ``launch_number``."""
     stop: StopProof | None = None
@@ -130,6 +135,11 @@ class Trial(Record):
     findings: tuple[Finding, ...] = ()
     simulated: bool = False
     """True for the scripted fake engine: never a measurement."""
+
+    @property
+    def place(self) -> str:
+        """Equal for trials of one node: only these share what the node itself is off by."""
+        return self.node or ""
 
     @property
     def launch_number(self) -> int:

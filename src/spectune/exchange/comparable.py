@@ -38,7 +38,7 @@ class AspectCheck(Record):
 
 
 class Comparability(Record):
-    """All aspects, and which ratios they leave."""
+    """All aspects, and which ratios they leave: where a study ran on several nodes, those of speedups."""
 
     checks: tuple[AspectCheck, ...]
     basis: Literal["tok/s", "speedup"] | None
@@ -88,7 +88,8 @@ def comparability(first: LoadedStudy, second: LoadedStudy, *, allowed: Sequence[
     if found.obstacles:
         return found
     machine = next(c for c in checks if c.aspect == "machine")
-    other_machine = machine.state == "differs" and not machine.allowed
+    several = any(len(set(study.places.values())) > 1 for study in (first, second))
+    other_machine = several or (machine.state == "differs" and not machine.allowed)
     return found.model_copy(update={"basis": "speedup" if other_machine else "tok/s"})
 
 
@@ -103,8 +104,7 @@ def _value(loaded: LoadedStudy, aspect: Aspect) -> object:
     if aspect == "version":
         return loaded.engine_versions or None
     if aspect == "machine":
-        m = study.machine
-        return (m.cpu, m.cores, m.memory_bytes and round(m.memory_bytes / 2**30), m.gpus)
+        return study.machine.kind
     if aspect == "target":
         return tuple(sorted({_model_name(arm.target) for arm in study.arms}))
     if aspect == "prompts":
@@ -124,7 +124,9 @@ def _shown(loaded: LoadedStudy, aspect: Aspect, value: object) -> str:
     if aspect == "machine":
         m = study.machine
         gpus = ", ".join(m.gpus) if m.gpus else "no GPU" if m.gpus == () else "GPUs unknown"
-        return f"{m.hostname}: {m.cpu or 'processor unknown'}, {m.cores or '?'} cores, {gpus}"
+        nodes = len(set(loaded.places.values()))
+        where = m.hostname if nodes < 2 else f"{nodes} nodes"
+        return f"{where}: {m.cpu or 'processor unknown'}, {m.cores or '?'} cores, {gpus}"
     if aspect == "prompts":
         return f"{len(loaded.prompt_keys)} prompts, workload {study.workload.workload_hash}"
     if aspect == "sampling":

@@ -55,6 +55,11 @@ class LoadedStudy:
         return comparable_trials(self.study, sorted(self.trials, key=lambda t: t.number))
 
     @cached_property
+    def places(self) -> dict[int, str]:
+        """The node of each launch; all the same where there was one host."""
+        return {t.launch_number: t.place for t in self.results}
+
+    @cached_property
     def prompt_keys(self) -> dict[str, str]:
         """Prompt id -> what identifies the prompt across studies: its text, not its name."""
         nameless = self.study.imported is not None and "prompts" in self.study.imported.unknown

@@ -118,7 +118,7 @@ def _compare(
         is_baseline = trial.arm_id == study.baseline.arm_id
         key = trial.trial_id if per_trial and not is_baseline else trial.arm_id
         if speeds:
-            sample = SpeedSample(arm_id=key, order=trial.launch_number, speed_by_prompt=speeds)
+            sample = SpeedSample(key, trial.launch_number, speeds, trial.place)
             (baselines if is_baseline else others).append(sample)
     compared = compare_with_baseline(others, baselines, level=study.level, margin=study.margin)
     return compared if per_trial else simultaneous(compared, margin=study.margin)

@@ -105,6 +105,19 @@ BASELINE_DRIFT = FindingKind(
     remedy="compare speedups, not tok/s; repeat more often; look for other work on the machine",
     holds_for=_EVERY,
 )
+NODES_DIFFER = FindingKind(
+    code="nodes-differ",
+    severity="warning",
+    title="Plain decoding is not equally fast on the nodes of the cluster",
+    explanation="The baseline is measured on every node that is used. Its launches differ between two nodes by more "
+    "than launches on one node do (95 %, over all pairs of nodes), or by more than 10 % where nothing was launched "
+    "twice on a node.",
+    effect="tok/s of an arm depend on the node it ran on; speedups do not, as each launch is set against the "
+    "baseline launches of its own node",
+    remedy="compare speedups, not tok/s; look for another clock, power limit, cooling or neighbour on the slow node, "
+    "or leave it out",
+    holds_for="studies on a Ray cluster",
+)
 LAUNCH_NOISE = FindingKind(
     code="launch-noise-unknown",
     severity="warning",
@@ -242,6 +255,7 @@ KINDS: tuple[FindingKind, ...] = (
     FOREIGN_TRAFFIC,
     CLIENT_LIMITED,
     BASELINE_DRIFT,
+    NODES_DIFFER,
     LAUNCH_NOISE,
     ARM_FAILED,
     REQUESTS_FAILED,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import geometric_mean
 
 from spectune.domain.findings import Finding, Severity
 from spectune.domain.statistics import SpeedSample
 from spectune.domain.statistics_drift import detect_drift
+from spectune.domain.statistics_nodes import compare_nodes
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.report import finding_kinds as kinds
@@ -23,7 +25,7 @@ from spectune.report.fault_findings import (
     soaks,
     stopped_early,
 )
-from spectune.report.pooling import end_to_end, load_of, pooled_speed, speed_by_prompt
+from spectune.report.pooling import load_of, speed_by_prompt
 from spectune.report.records import ArmSummary, LoadSummary
 from spectune.report.words import count, listing, number, percent
 
@@ -65,7 +67,8 @@ def all_findings(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummar
     found += cached_prompts(arms)
     found += foreign_traffic(arms)
     found += client_limits(trials)
-    found += baseline_drift(study, trials, arms)
+    found += baseline_drift(study, trials)
+    found += nodes_that_differ(study, trials)
     found += unknown_launch_noise(arms)
     found += other_workloads(study, trials)
     told = {(finding.code, finding.subject) for finding in found}
@@ -231,31 +234,63 @@ def client_limits(trials: Sequence[Trial]) -> Iterable[Finding]:
         )
 
 
-def baseline_drift(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummary]) -> Iterable[Finding]:
+def baseline_drift(study: Study, trials: Sequence[Trial]) -> Iterable[Finding]:
+    """On a cluster, node by node: what nodes differ by is no drift."""
     if not study.workload.loads:
         return
-    speeds, samples = [], []
+    samples = _baseline_samples(study, trials)
+    for place in dict.fromkeys(s.place for s in samples):
+        own = [s for s in samples if s.place == place]
+        speeds = [geometric_mean(s.speed_by_prompt.values()) for s in own]
+        trend = detect_drift(own)
+        wide = len(speeds) > 1 and max(speeds) / min(speeds) > DRIFT_RATIO
+        if wide or (trend is not None and trend.found()):
+            evidence = [("baseline launches", ", ".join(number(s) for s in speeds) + " tok/s")]
+            if trend is not None:
+                found = "a trend" if trend.found() else "no clear trend"
+                detail = (
+                    f"{found}: {trend.change_frac:+.1%} from the first to the last of {trend.num_launches}"
+                )
+                evidence.append(
+                    ("trend", f"{detail} (p = {trend.p_value:.2g}); {trend.step_frac:.1%} between launches")
+                )
+            where = f" on {place}" if place else ""
+            yield kinds.BASELINE_DRIFT.found(
+                study.baseline.name,
+                f"plain decoding itself ran from {number(min(speeds))} to {number(max(speeds))} tok/s{where}",
+                evidence=evidence,
+            )
+
+
+def nodes_that_differ(study: Study, trials: Sequence[Trial]) -> Iterable[Finding]:
+    if not study.workload.loads:
+        return
+    seen = compare_nodes(_baseline_samples(study, trials))
+    if seen is None:
+        return
+    found = seen.ratio > DRIFT_RATIO if seen.is_found is None else seen.is_found
+    if found and seen.ratio > 1 + study.margin:
+        noise = "nothing was launched twice on a node, so this may be noise between launches"
+        if seen.smallest_found is not None:
+            noise = f"noise between launches reaches {seen.smallest_found - 1:.1%} in one of twenty studies"
+        levels = sorted(seen.levels.items(), key=lambda item: -item[1])
+        shown = listing((f"{node} {number(level)}" for node, level in levels), most=8)
+        yield kinds.NODES_DIFFER.found(
+            f"{seen.fastest} and {seen.slowest}",
+            f"plain decoding is {seen.ratio - 1:.1%} faster on {seen.fastest} than on {seen.slowest}",
+            evidence=[("the baseline by node", f"{shown} tok/s"), ("noise", noise)],
+        )
+
+
+def _baseline_samples(study: Study, trials: Sequence[Trial]) -> list[SpeedSample]:
+    """At the first load point."""
+    samples = []
     for trial in comparable_trials(study, trials):
         load = load_of(trial, study.workload.loads[0])
         if trial.arm_id == study.baseline.arm_id and load is not None:
-            speed = pooled_speed([load], end_to_end, level=study.level)
-            speeds += [speed.value] if speed is not None else []
-            samples.append(SpeedSample(trial.arm_id, trial.number, speed_by_prompt([load])))
-    trend = detect_drift(samples)
-    wide = len(speeds) > 1 and max(speeds) / min(speeds) > DRIFT_RATIO
-    if wide or (trend is not None and trend.found()):
-        evidence = [("baseline launches", ", ".join(number(s) for s in speeds) + " tok/s")]
-        if trend is not None:
-            found = "a trend" if trend.found() else "no clear trend"
-            detail = f"{found}: {trend.change_frac:+.1%} from the first to the last of {trend.num_launches}"
-            evidence.append(
-                ("trend", f"{detail} (p = {trend.p_value:.2g}); {trend.step_frac:.1%} between launches")
-            )
-        yield kinds.BASELINE_DRIFT.found(
-            study.baseline.name,
-            f"plain decoding itself ran from {number(min(speeds))} to {number(max(speeds))} tok/s",
-            evidence=evidence,
-        )
+            speeds = speed_by_prompt([load])
+            samples += [SpeedSample(trial.arm_id, trial.number, speeds, trial.place)] if speeds else []
+    return samples
 
 
 def unknown_launch_noise(arms: Sequence[ArmSummary]) -> Iterable[Finding]:

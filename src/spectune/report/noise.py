@@ -15,16 +15,17 @@ from spectune.report.records import NoiseSummary
 
 
 def noise_of(study: Study, trials: Sequence[Trial]) -> Noise | None:
-    """From every arm that was launched twice or more, at the first load point; ``None`` without one.
+    """From every arm that was launched twice or more (on one node), at the first load point; ``None`` without one.
 
     Two launches that several arms shared tell of their difference once.
     """
     point = study.workload.loads[0]
-    by_arm: dict[str, list[tuple[int, dict[str, float]]]] = {}
+    by_arm: dict[tuple[str, str], list[tuple[int, dict[str, float]]]] = {}
     for trial in comparable_trials(study, trials):
         load = load_of(trial, point)
         if load is not None:
-            by_arm.setdefault(trial.arm_id, []).append((trial.launch_number, speed_by_prompt([load])))
+            own = by_arm.setdefault((trial.arm_id, trial.place), [])
+            own.append((trial.launch_number, speed_by_prompt([load])))
     pairs: dict[tuple[int, int], dict[str, float]] = {}
     for launches in by_arm.values():
         for (first, a), (second, b) in pairwise(launches):

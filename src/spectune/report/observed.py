@@ -93,14 +93,14 @@ def _samples(trials: Sequence[Trial], point: LoadPoint) -> list[SpeedSample]:
     for trial in trials:
         load = pooling.load_of(trial, point)
         speeds = {} if load is None else pooling.speed_by_prompt([load])
-        found += [SpeedSample(trial.arm_id, trial.number, speeds)] if speeds else []
+        found += [SpeedSample(trial.arm_id, trial.number, speeds, trial.place)] if speeds else []
     return found
 
 
 def _compare(
     study: Study, trial: Trial, load: LoadResult, against: Sequence[SpeedSample]
 ) -> Comparison | None:
-    own = [SpeedSample(trial.arm_id, trial.number, pooling.speed_by_prompt([load]))]
+    own = [SpeedSample(trial.arm_id, trial.number, pooling.speed_by_prompt([load]), trial.place)]
     compared = compare_with_baseline(own, against, level=study.level, margin=study.margin)
     return compared.get(trial.arm_id)
 

@@ -141,6 +141,8 @@ class TrialSummary(Record):
     status: TrialStatus
     cause: str | None
     failure: Failure | None
+    node: str | None = None
+    """Of a cluster; ``None``: the study's one host."""
     started_at: str
     ended_at: str
     load: str | None

@@ -77,6 +77,7 @@ def _summarize_trial(study: Study, trial: Trial, view: PointView | None) -> Tria
         status=trial.status,
         cause=trial.failure.cause if trial.failure else None,
         failure=trial.failure,
+        node=trial.node,
         started_at=trial.started_at,
         ended_at=trial.ended_at,
         load=load.load.label if load is not None else None,

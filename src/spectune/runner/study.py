@@ -395,7 +395,7 @@ def _judged(
 
     def over(arm_id: str | None) -> Interval | None:
         reference = [
-            SpeedSample(t.arm_id, t.number, speed_by_prompt(t.loads[:1]))
+            SpeedSample(t.arm_id, t.number, speed_by_prompt(t.loads[:1]), t.place)
             for t in trials
             if t.status == "complete" and t.soak is None and t.arm_id == arm_id
         ]
