@@ -7,6 +7,10 @@ STAMP := $(VENV)/.installed
 DRAFTER_VENV := .venv-drafter
 DRAFTER_BIN := $(DRAFTER_VENV)/bin
 DRAFTER_STAMP := $(DRAFTER_VENV)/.installed
+# Ray brings gRPC and starts processes of its own: the same.
+RAY_VENV := .venv-ray
+RAY_BIN := $(RAY_VENV)/bin
+RAY_STAMP := $(RAY_VENV)/.installed
 TORCH ?= torch==2.13.0
 # The site's tool shares nothing with spectune: it reads docs/ alone.
 DOCS_VENV := .venv-docs
@@ -17,7 +21,7 @@ STORES_BIN := $(STORES_VENV)/bin
 STORES_STAMP := $(STORES_VENV)/.installed
 
 .PHONY: help install demo test check format docs engines test-engines test-browser test-stores install-drafter drafter-demo \
-	test-drafter clean
+	test-drafter install-ray test-ray clean
 
 help:
 	@echo "make demo          install, then measure speculative decoding on a real llama.cpp server (7 to 9 minutes)"
@@ -26,6 +30,7 @@ help:
 	@echo "make test-drafter  install torch, then the tests of the drafter"
 	@echo "make test-browser  the tests of report and live page in a real browser (chromium, if there is one)"
 	@echo "make test-stores   install an S3-compatible server and MLflow's, and the tests that need them"
+	@echo "make test-ray      install Ray, then the tests on clusters of several nodes"
 	@echo "make check         lint, format check, types"
 	@echo "make docs          the documentation site, into site/"
 	@echo "make engines       real vLLM and SGLang environments outside $(VENV) (7 GB)"
@@ -46,7 +51,7 @@ demo: install
 
 test: install
 	@echo "== tests (the embedded model is fetched once, 93 MB)"
-	$(BIN)/python -m pytest -m "not engine and not drafter and not browser and not stores" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not engine and not drafter and not browser and not stores and not ray" -n 2 --dist loadfile
 
 test-browser: install
 	@echo "== tests of the report and the live page in a real browser"
@@ -81,6 +86,19 @@ test-stores: $(STORES_STAMP)
 	@echo "== tests of studies in an object store and of the export to MLflow"
 	$(STORES_BIN)/python -m pytest -m stores -n 2 --dist loadfile
 
+$(RAY_STAMP): pyproject.toml src/spectune/__init__.py
+	@echo "== installing spectune with Ray into $(RAY_VENV)"
+	$(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo,dev,ray]'
+	@touch $@
+	@echo "== installed"
+
+install-ray: $(RAY_STAMP)
+
+test-ray: install-ray
+	@echo "== tests on Ray clusters of several nodes"
+	$(RAY_BIN)/python -m pytest -m ray
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -114,4 +132,4 @@ test-engines: install install-drafter
 	$(DRAFTER_BIN)/python -m pytest -m "engine and drafter"
 
 clean:
-	rm -rf $(VENV) $(DRAFTER_VENV) $(STORES_VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(DRAFTER_VENV) $(STORES_VENV) $(RAY_VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache

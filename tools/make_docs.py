@@ -34,6 +34,7 @@ SECTIONS = (
     ("arms", schema.ArmSpec),
     ("workload", schema.WorkloadSpec),
     ("budget", schema.BudgetSpec),
+    ("ray", schema.RaySpec),
 )
 EXAMPLES = (
     ("plain decoding", Knobs()),

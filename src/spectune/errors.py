@@ -15,6 +15,7 @@
     │   ├── TeardownUnproven    something we started may still be there
     │   ├── HostUnreachable     the connection to a host is lost and could not be made again
     │   ├── StoreUnreachable    an object store does not answer; what was to be written is kept here
+    │   │   └── NodeLost            a node of a cluster, or our worker on it, has died
     │   └── TransportError      an HTTP request that could not be completed
     ├── CheckRefused        error findings stand, so nothing was launched; exit code 1
     └── Interrupted         the user asked to stop; exit code 130
@@ -136,6 +137,10 @@ class HostUnreachable(EnvironmentFailed):
 
 class StoreUnreachable(EnvironmentFailed):
     """An object store does not answer, or answers that it cannot."""
+
+
+class NodeLost(HostUnreachable):
+    """A node of a cluster, or our worker process on it, has died; what ran there has to be done again."""
 
 
 class TeardownUnproven(EnvironmentFailed):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from spectune.api.blocking import run_interruptible
 from spectune.api.results import StudyResults, open_study
@@ -16,15 +17,24 @@ from spectune.domain.trial import Trial
 from spectune.embedded.models import data_home
 from spectune.hosts.choose import LOCAL, host_called
 from spectune.hosts.machine_facts import read_machine
+from spectune.hosts.ray_cluster import cluster_called
 from spectune.runner.check import CheckResult, check_study, without_refused
 from spectune.runner.check_sources import Sources, gpus_of
+from spectune.runner.cluster import run_on_cluster
 from spectune.runner.events import Watcher
 from spectune.runner.finding_kinds import check_codes
 from spectune.runner.launch import ModelPaths
 from spectune.runner.machine import machine_of
 from spectune.runner.plan import resolve_study
 from spectune.runner.shared import check_same_kind
-from spectune.runner.study import check_continues, fetch_models, is_finished, remaining, run_study
+from spectune.runner.study import (
+    StudyOutcome,
+    check_continues,
+    fetch_models,
+    is_finished,
+    remaining,
+    run_study,
+)
 from spectune.store.opening import create_study, study_exists, work_on
 from spectune.store.study_dir import StudyDir
 from spectune.study_file.schema import StudySpec
@@ -60,22 +70,46 @@ class PreparedStudy:
         """Launches and measures what is left; see ``PlannedStudy.run``. Not for one that is ``refused``."""
         directory = work_on(str(self.path))
         study = directory.read_study()
-        models = ModelPaths({})
-        if not is_finished(study, directory.read_trials(), retry_failed=self.retry_failed):
-            models = fetch_models(study, home=data_home(), on_fetch=watcher.on_fetch)
+        finished = is_finished(study, directory.read_trials(), retry_failed=self.retry_failed)
+        on_cluster = study.cluster is not None and not finished
         outcome = run_interruptible(
-            run_study(
-                directory,
-                models=models,
-                watcher=watcher,
-                host=host_called(study.host, home=data_home()),
-                retry_failed=self.retry_failed,
-                findings=self.checked.by_arm if self.checked is not None else {},
-            ),
+            self._on_cluster(directory, study, watcher)
+            if on_cluster
+            else self._on_host(directory, study, watcher, finished=finished),
             on_signal=watcher.on_message,
             resume_hint=f"Resume with: spectune run {shlex.quote(directory.place)}{_kept_here(directory)}",
         )
         return replace(open_study(self.path), outcome=outcome)
+
+    def _on_host(
+        self, directory: StudyDir, study: Study, watcher: Watcher, *, finished: bool
+    ) -> Coroutine[Any, Any, StudyOutcome]:
+        models = ModelPaths({})
+        if not finished:
+            models = fetch_models(study, home=data_home(), on_fetch=watcher.on_fetch)
+        return run_study(
+            directory,
+            models=models,
+            watcher=watcher,
+            host=host_called(LOCAL if finished else study.host, home=data_home()),
+            retry_failed=self.retry_failed,
+            findings=self._findings,
+        )
+
+    def _on_cluster(
+        self, directory: StudyDir, study: Study, watcher: Watcher
+    ) -> Coroutine[Any, Any, StudyOutcome]:
+        return run_on_cluster(
+            directory,
+            cluster=cluster_called(study.host),
+            watcher=watcher,
+            retry_failed=self.retry_failed,
+            findings=self._findings,
+        )
+
+    @property
+    def _findings(self) -> Mapping[str, Sequence[Finding]]:
+        return self.checked.by_arm if self.checked is not None else {}
 
 
 def prepare_resume(path: Path, *, allow: Sequence[str], check: bool, retry_failed: bool) -> PreparedStudy:
@@ -132,11 +166,13 @@ def _kept_here(directory: StudyDir) -> str:
 
 
 def _on_its_machine(file: StudyFile, study: Study) -> Study:
-    """A host over ssh says what it is; this machine has been looked at before."""
+    """A host over ssh, or a cluster, says what it is; this machine has been looked at before."""
     if study.host == LOCAL:
         return study
     machine = run_interruptible(
-        machine_of(study.host), on_signal=lambda _: None, resume_hint="Nothing was started"
+        machine_of(study.host, settings=study.cluster),
+        on_signal=lambda _: None,
+        resume_hint="Nothing was started",
     )
     return resolve_study(file.spec, file.document, path=file.path, machine=machine)
 

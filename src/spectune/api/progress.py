@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from rich.console import Console
@@ -19,7 +19,7 @@ from spectune.domain.trial import Trial
 from spectune.report.records import StudySummary
 from spectune.report.summary import summarize
 from spectune.report.terminal import trial_block
-from spectune.runner.events import TrialStart
+from spectune.runner.events import NodeRow, TrialStart
 
 _LINE_EVERY_S = 10.0
 
@@ -63,6 +63,7 @@ class ProgressView:
         self._requests = (0, 0)
         self._fetch: tuple[str, int, int | None] | None = None
         self._best = "none yet"
+        self._nodes: tuple[NodeRow, ...] = ()
 
     def __enter__(self) -> ProgressView:
         if self._redraws:
@@ -87,6 +88,10 @@ class ProgressView:
         table.add_column(style="bold")
         table.add_column(overflow="fold")
         table.add_row("trial", Text(f"{start.place}  {start.arm.name}"))
+        if start.node is not None:
+            for row in self._nodes:
+                table.add_row(Text(row.node), Text(_node_text(row)))
+            return self._with_best(table, start, now)
         done, total = self._requests
         counted = f"  {done}/{total} requests" if self._phase == "measure" and total else ""
         if self._share is not None:
@@ -94,6 +99,9 @@ class ProgressView:
         table.add_row(
             "phase", Text(f"{self._phase or 'preparing'} {duration(now - self._phase_since)}{counted}")
         )
+        return self._with_best(table, start, now)
+
+    def _with_best(self, table: Table, start: TrialStart, now: float) -> Table:
         left = "" if start.eta_s is None else f", about {duration(start.eta_s)} left when it began"
         table.add_row("elapsed", Text(f"{duration(now - self._began)}{left}"))
         table.add_row("best", Text(self._best))
@@ -126,7 +134,8 @@ class ProgressView:
         self._start, self._requests, self._phase = start, (0, 0), ""
         self._phase_since = self._clock()
         eta = "" if start.eta_s is None else f", about {duration(start.eta_s)} to go"
-        self._line(f"[{start.place}] {start.arm.name}, launch {start.repetition + 1}{eta}")
+        where = "" if start.node is None else f" on {start.node}"
+        self._line(f"[{start.place}] {start.arm.name}, launch {start.repetition + 1}{where}{eta}")
         if self._live is None:
             self._line(f"    hypothesis: {hypothesis_text(start)}")
 
@@ -135,6 +144,11 @@ class ProgressView:
         self._share = None
         if self._live is None and self._start is not None:
             self._line(f"    {phase}")
+
+    def on_nodes(self, rows: Sequence[NodeRow]) -> None:
+        self._nodes = tuple(rows)
+        if rows and self._live is None and self._clock() - self._last_line > _LINE_EVERY_S:
+            self._line("    " + "; ".join(f"{row.node}: {_node_text(row)}" for row in rows))
 
     def on_progress(self, share: float) -> None:
         self._share = share
@@ -152,6 +166,11 @@ class ProgressView:
         self._console.print(trial_block(summary, trial.trial_id))
         self._best = _best_words(summary)
         self._last_line = self._clock()
+
+
+def _node_text(row: NodeRow) -> str:
+    counted = f" {row.done}/{row.total} requests" if row.phase == "measure" and row.total else ""
+    return f"{row.arm}  {row.phase or 'preparing'}{counted}"
 
 
 def _best_words(summary: StudySummary) -> str:
@@ -192,6 +211,8 @@ class Quiet:
     def on_study(self, study: Study, *, done: int, total: int) -> None: ...
 
     def on_trial_start(self, start: TrialStart) -> None: ...
+
+    def on_nodes(self, rows: Sequence[NodeRow]) -> None: ...
 
     def on_phase(self, phase: str) -> None: ...
 

@@ -69,7 +69,9 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "study", metavar="STUDY", help="study file (YAML), or the directory of a study to resume"
     )
     run.add_argument("--dir", help="study directory (default: studies/NAME)")
-    run.add_argument("--host", default=None, help="`local`, or a destination of ssh (default: the study's)")
+    run.add_argument(
+        "--host", default=None, help="`local`, a destination of ssh, or `ray` (default: the study's)"
+    )
     run.add_argument(
         "--set",
         dest="overrides",

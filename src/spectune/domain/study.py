@@ -53,6 +53,16 @@ class EngineSettings(Record):
     allow_busy_gpus: bool = False
 
 
+class ClusterSettings(Record):
+    """What one trial asks a node of a cluster for, and how many nodes may be used."""
+
+    gpus: float | None = Field(default=None, ge=0)
+    cpus: float | None = Field(default=None, ge=0)
+    resources: dict[str, float] = Field(default_factory=dict)
+    trials_per_node: int = Field(default=1, ge=1)
+    max_nodes: int | None = Field(default=None, ge=1)
+
+
 class ImportedFile(Record):
     """One file that figures were read from."""
 
@@ -83,8 +93,10 @@ class Study(Record):
     created_at: str
     spectune_version: str
     machine: Machine
-    """The one that serves."""
+    """The one that serves; of a cluster, one of its nodes, which are all of this kind."""
     host: str = "local"
+    cluster: ClusterSettings | None = None
+    """Set where ``host`` is a cluster: the plan then holds the arms, and each node its own baseline launches."""
     lease_s: float = 30.0
     soak_s: float | None = None
     search: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,11 +25,24 @@ class TrialStart:
     hypothesis: Hypothesis
     eta_s: float | None
     """Seconds until the study ends, if the remaining trials take as long as those before."""
+    node: str | None = None
+    """Of a cluster."""
 
     @property
     def place(self) -> str:
         """``3/10``, or ``3/~10`` where the total is an estimate."""
         return f"{self.position}/{'~' if self.total_is_likely else ''}{self.total}"
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """What a node of a cluster is doing."""
+
+    node: str
+    arm: str
+    phase: str
+    done: int
+    total: int
 
 
 class Watcher(Protocol):
@@ -39,6 +53,10 @@ class Watcher(Protocol):
     def on_study(self, study: Study, *, done: int, total: int) -> None: ...
 
     def on_trial_start(self, start: TrialStart) -> None: ...
+
+    def on_nodes(self, rows: Sequence[NodeRow]) -> None:
+        """On a cluster, about once a second; the phases and requests of its trials are here and nowhere else."""
+        ...
 
     def on_phase(self, phase: str) -> None: ...
 

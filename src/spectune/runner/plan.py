@@ -13,11 +13,19 @@ from spectune import __version__
 from spectune.bench.prompts import load_prompts, merge_prompts
 from spectune.domain.arm import FACTORS, Arm, FlagValue, Knobs, baseline_arm
 from spectune.domain.machine import Machine
-from spectune.domain.study import ArmExpectation, Budget, EngineSettings, PlannedTrial, Study
+from spectune.domain.study import (
+    ArmExpectation,
+    Budget,
+    ClusterSettings,
+    EngineSettings,
+    PlannedTrial,
+    Study,
+)
 from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload
 from spectune.engines.adapter import EngineAdapter, EngineSetup, Launch
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, Problem, StudyFileError
+from spectune.hosts.choose import LOCAL, is_cluster
 from spectune.runner.order import plan_trials
 from spectune.study_file.schema import ArmSpec, EngineRun, ModelSpec, StudySpec, WorkloadSpec
 from spectune.study_file.yaml_lines import Document
@@ -76,7 +84,11 @@ def resolve_study(
         unique = list(dict.fromkeys(problems))
         raise StudyFileError(str(path), sorted(unique, key=lambda p: p.line or 0))
     most = _max_concurrency(workload)
-    if search is None:
+    on_cluster = is_cluster(spec.host)
+    if search is None and on_cluster:
+        others = range(spec.repetitions)
+        plan = tuple(PlannedTrial(arm_id=arm.arm_id, repetition=n) for n in others for arm in arms[1:])
+    elif search is None:
         ids = [arm.arm_id for arm in arms]
         plan = tuple(
             plan_trials(
@@ -90,7 +102,8 @@ def resolve_study(
         )
     else:
         first = arms[0].arm_id
-        plan = tuple(PlannedTrial(arm_id=first, repetition=i) for i in range(2 if spec.noise_floor else 1))
+        known = 0 if on_cluster else 2 if spec.noise_floor else 1
+        plan = tuple(PlannedTrial(arm_id=first, repetition=i) for i in range(known))
     return Study(
         name=spec.name or name_from(path),
         question=spec.question,
@@ -98,7 +111,8 @@ def resolve_study(
         spectune_version=__version__,
         machine=machine,
         host=spec.host,
-        lease_s=spec.lease_s or (_LEASE_S if spec.host == "local" else _LEASE_OVER_SSH_S),
+        cluster=_cluster_settings(spec) if on_cluster else None,
+        lease_s=spec.lease_s or (_LEASE_S if spec.host == LOCAL or on_cluster else _LEASE_OVER_SSH_S),
         soak_s=spec.soak_s,
         engine=engine,
         arms=tuple(arms),
@@ -122,6 +136,10 @@ def resolve_study(
         level=spec.level,
         margin=spec.margin,
     )
+
+
+def _cluster_settings(spec: StudySpec) -> ClusterSettings:
+    return ClusterSettings() if spec.ray is None else ClusterSettings(**spec.ray.model_dump())
 
 
 def _search_of(spec: StudySpec) -> str | None:

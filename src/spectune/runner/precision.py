@@ -19,6 +19,8 @@ def launch_for_precision(
 ) -> PlannedTrial | None:
     """The least known of the arms (``among``: their ids, default all), each new launch between two of the baseline.
 
+    On a cluster the arm alone: there each node sees to its own baseline.
+
     ``None`` once every interval is narrow enough, the arm failed, or the
     number of launches is spent; and always where no precision is asked for.
     """
@@ -39,7 +41,7 @@ def launch_for_precision(
     known = "has no interval yet" if math.isinf(half) else f"is known within {math.expm1(half):.1%}"
     reason = f"{study.arm(arm_id).name} {known}, wanted {study.precision:.1%}"
     baseline = study.baseline.arm_id
-    if trials[-1].arm_id != baseline:
+    if study.cluster is None and trials[-1].arm_id != baseline:
         number = repetitions_of(trials, baseline)
         return PlannedTrial(arm_id=baseline, repetition=number, reason=f"{reason}; plain decoding around it")
     return PlannedTrial(arm_id=arm_id, repetition=launches, reason=reason)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
-from spectune.runner.events import TrialStart, Watcher
+from spectune.runner.events import NodeRow, TrialStart, Watcher
 from spectune.store.progress import ProgressFile
 
 
@@ -23,6 +25,9 @@ class Recorded:
 
     def on_trial_start(self, start: TrialStart) -> None:
         self._watcher.on_trial_start(start)
+
+    def on_nodes(self, rows: Sequence[NodeRow]) -> None:
+        self._watcher.on_nodes(rows)
 
     def on_phase(self, phase: str) -> None:
         self._file.note_phase(phase)

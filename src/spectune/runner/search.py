@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from spectune.domain.arm import Arm
 from spectune.domain.study import PlannedTrial, Study
@@ -61,6 +61,38 @@ def next_launch(study: Study, trials: Sequence[Trial]) -> NextLaunch | SearchEnd
     if isinstance(answer, Ask):
         return NextLaunch(_planned(answer.arm, 0), answer.reason)
     return _confirm(study, counted, answer.best, f"{strategy.name}: {answer.reason}", since=since)
+
+
+def next_arm(
+    study: Study, trials: Sequence[Trial], *, running: Collection[str]
+) -> NextLaunch | SearchEnd | None:
+    """On a cluster, the arm to launch beside the ``running`` ones (arm ids); ``None``: what runs must end first.
+
+    Launches of the baseline are each node's own matter. The strategy chooses
+    among the arms that are not running, from what has ended.
+    """
+    counted = [t for t in trials if t.soak is None]
+    if not counted:
+        return None
+    history = replace(_history(study, counted), running_key=None)
+    if study.baseline.arm_id not in history.measured:
+        return None
+    busy = set(running) - {study.baseline.arm_id}
+    if over_budget(study, counted):
+        return None if busy else SearchEnd(f"the budget of {study.budget.max_trials} launches is spent")
+    strategy = make_strategy(
+        study.search or "predict",
+        [legal for legal in _legal_arms(study, counted) if legal.arm.arm_id not in busy],
+        budget=Budget(launches=study.budget.max_trials),
+        objective=objective_of(study),
+        margin=study.margin,
+    )
+    answer = strategy.ask(history)
+    if isinstance(answer, Ask):
+        return NextLaunch(_planned(answer.arm, 0), answer.reason)
+    if busy:
+        return None
+    return _confirm(study, counted, answer.best, f"{strategy.name}: {answer.reason}", since=0)
 
 
 def search_estimate(study: Study, trials: Sequence[Trial]) -> SearchEstimate:

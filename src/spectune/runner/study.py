@@ -17,6 +17,7 @@ from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.interval import Interval
 from spectune.domain.measurement import LoadResult
 from spectune.domain.prediction import judge_hypothesis, propose
+from spectune.domain.prediction_observation import Observation
 from spectune.domain.statistics import SpeedSample, compare_with_baseline
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial, num_launches
@@ -91,7 +92,7 @@ async def run_study(
         forget_abort(directory.path)  # meant for an earlier run
         study = directory.read_study()
         trials = directory.read_trials()
-        _check_same_workload(directory, study, trials)
+        check_same_workload(directory, study, trials)
         todo = remaining(study, trials, retry_failed=retry_failed)
         watcher.on_study(study, done=len(study.plan) - len(todo), total=len(study.plan))
         if study.search is not None and study.search_end is None:
@@ -137,7 +138,7 @@ async def _run_plan(
         key, block = launch_key(arm, study, models), block_of(arm, planned.repetition, study)
         running = usable_server(place, key=key, block=block)
         counted = running is not None and running.about.get("launch") in {t.launch_number for t in trials}
-        if _over_budget(study, 0 if counted else num_launches(trials), time.monotonic() - began):
+        if over_budget(study, 0 if counted else num_launches(trials), time.monotonic() - began):
             await stop_leftovers(place, on_message=watcher.on_message)
             write_reports(directory)
             return StudyOutcome("budget", new, tuple(trials))
@@ -197,7 +198,7 @@ def _next_shares(
     if not queue and study.search is not None and study.search_end is None:
         answer = next_launch(study, [*trials, trial])
         following = answer.planned if isinstance(answer, NextLaunch) else None
-    if following is None or _over_budget(study, 0, time.monotonic() - began):
+    if following is None or over_budget(study, 0, time.monotonic() - began):
         return False
     ours = block_of(study.arm(planned.arm_id), planned.repetition, study)
     return ours == block_of(study.arm(following.arm_id), following.repetition, study)
@@ -256,17 +257,21 @@ def arm_to_soak(study: Study, trials: Sequence[Trial]) -> Arm | None:
     return None if done else study.arm(best)
 
 
-async def _soak_trial(
-    directory: StudyDir, study: Study, arm: Arm, models: ModelPaths, watcher: Watcher, place: Place
-) -> Trial:
-    number, folder = directory.new_trial(arm.arm_id)
-    hypothesis = Hypothesis(
+def soak_hypothesis(study: Study) -> Hypothesis:
+    return Hypothesis(
         compared_with=None,
         changed=(),
         expectation="same",
         predicted_tok_per_s=None,
         why=f"the best arm is expected to hold {study.soak_s:g} s of load without a failure",
     )
+
+
+async def _soak_trial(
+    directory: StudyDir, study: Study, arm: Arm, models: ModelPaths, watcher: Watcher, place: Place
+) -> Trial:
+    number, folder = directory.new_trial(arm.arm_id)
+    hypothesis = soak_hypothesis(study)
     watcher.on_message(f"soak: {arm.name} under load for {study.soak_s:g} s")
     return await run_trial(
         arm,
@@ -298,15 +303,7 @@ async def _next_trial(
 ) -> Trial:
     arm = study.arm(planned.arm_id)
     observed = observations(study, trials)
-    hypothesis = propose(
-        arm,
-        baseline=study.baseline,
-        observed=observed,
-        expectation=study.expectations.get(arm.arm_id),
-        concurrency=study.workload.loads[0].concurrency or 1,
-    )
-    if planned.reason is not None:
-        hypothesis = hypothesis.model_copy(update={"why": f"{planned.reason}. {hypothesis.why}"})
+    hypothesis = hypothesis_for(planned, study, observed)
     number, folder = directory.new_trial(arm.arm_id)
     place_in_study, total, launches = len(study.plan) - todo + position + 1, len(study.plan), None
     if study.search is not None:
@@ -329,7 +326,8 @@ async def _next_trial(
     )
 
     def judge(loads: tuple[LoadResult, ...], order: int) -> Hypothesis:
-        return _judged(hypothesis, arm, loads, order, study, trials)
+        own = SpeedSample(arm.arm_id, order, speed_by_prompt(loads[:1]))
+        return judged(hypothesis, own, loads, study=study, trials=trials)
 
     return await run_trial(
         arm,
@@ -349,14 +347,33 @@ async def _next_trial(
     )
 
 
+def hypothesis_for(planned: PlannedTrial, study: Study, observed: Sequence[Observation]) -> Hypothesis:
+    """What the launch is expected to show, from what was measured before it."""
+    arm = study.arm(planned.arm_id)
+    hypothesis = propose(
+        arm,
+        baseline=study.baseline,
+        observed=observed,
+        expectation=study.expectations.get(arm.arm_id),
+        concurrency=study.workload.loads[0].concurrency or 1,
+    )
+    if planned.reason is None:
+        return hypothesis
+    return hypothesis.model_copy(update={"why": f"{planned.reason}. {hypothesis.why}"})
+
+
 def remaining(study: Study, trials: Sequence[Trial], *, retry_failed: bool = False) -> list[PlannedTrial]:
-    """The plan without what has ended. A failed baseline is always tried again: nothing can be compared without it."""
+    """The plan without what has ended. A failed baseline is always tried again: nothing can be compared without it.
+
+    On a cluster the arms alone: each node sees to its own baseline.
+    """
     ended = {
         (t.arm_id, t.repetition)
         for t in trials
         if t.status != "failed" or (not retry_failed and t.arm_id != study.baseline.arm_id)
     }
-    return [p for p in study.plan if (p.arm_id, p.repetition) not in ended]
+    todo = [p for p in study.plan if (p.arm_id, p.repetition) not in ended]
+    return todo if study.cluster is None else [p for p in todo if p.arm_id != study.baseline.arm_id]
 
 
 def fetch_models(study: Study, *, home: Path, on_fetch: Callable[[str, int, int | None], None]) -> ModelPaths:
@@ -383,15 +400,15 @@ def fetch_models(study: Study, *, home: Path, on_fetch: Callable[[str, int, int 
     )
 
 
-def _judged(
+def judged(
     hypothesis: Hypothesis,
-    arm: Arm,
+    own: SpeedSample,
     loads: tuple[LoadResult, ...],
-    order: int,
+    *,
     study: Study,
     trials: Sequence[Trial],
 ) -> Hypothesis:
-    own = SpeedSample(arm.arm_id, order, speed_by_prompt(loads[:1]))
+    """The hypothesis with its verdict; ``own`` is the trial's speed at the first of its ``loads``."""
 
     def over(arm_id: str | None) -> Interval | None:
         reference = [
@@ -400,14 +417,14 @@ def _judged(
             if t.status == "complete" and t.soak is None and t.arm_id == arm_id
         ]
         compared = compare_with_baseline([own], reference, level=study.level, margin=study.margin)
-        return compared[arm.arm_id].speedup if arm.arm_id in compared else None
+        return compared[own.arm_id].speedup if own.arm_id in compared else None
 
     baseline = study.baseline.arm_id
     return judge_hypothesis(
         hypothesis,
         observed=pooled_speed(loads[:1], end_to_end, level=study.level),
         speedup_over_reference=over(hypothesis.compared_with),
-        speedup=None if arm.arm_id == baseline else over(baseline),
+        speedup=None if own.arm_id == baseline else over(baseline),
     )
 
 
@@ -420,14 +437,15 @@ def check_continues(directory: StudyDir, study: Study) -> None:
     if not trials:
         return
     known = directory.read_study()
-    _check_same_workload(directory, study, trials)
+    check_same_workload(directory, study, trials)
     if known.baseline.arm_id != study.baseline.arm_id:
         was, now = known.baseline, study.baseline
         raise BadInput(
             f"{directory.path}: holds a study of {was.target} on {was.engine}, not of {now.target} on {now.engine}; "
             "give this one its own directory with --dir"
         )
-    if known.host != study.host:
+    _check_same_kind(directory, study, trials)
+    if known.host != study.host and (known.cluster is None or study.cluster is None):
         raise BadInput(
             f"{directory.path}: holds trials measured on {known.host}, not on {study.host}; "
             "give this host its own directory with --dir"
@@ -442,7 +460,18 @@ def check_continues(directory: StudyDir, study: Study) -> None:
         )
 
 
-def _check_same_workload(directory: StudyDir, study: Study, trials: Sequence[Trial]) -> None:
+def _check_same_kind(directory: StudyDir, study: Study, trials: Sequence[Trial]) -> None:
+    """On a cluster a study stays on one kind of machine, also when most nodes are of another by now."""
+    others = [t for t in trials if t.machine is not None and t.machine.kind != study.machine.kind]
+    if study.cluster is not None and others and others[0].machine is not None:
+        raise BadInput(
+            f"{directory.path}: its trials were measured on nodes of another kind "
+            f"({others[0].machine.kind_words}; most nodes are now {study.machine.kind_words}); they cannot be "
+            "compared. Resume it by its directory to go on with such nodes, or give this one another with --dir"
+        )
+
+
+def check_same_workload(directory: StudyDir, study: Study, trials: Sequence[Trial]) -> None:
     wanted = study.workload.workload_hash
     others = [t for t in trials if t.workload_hash != wanted]
     if others:
@@ -453,7 +482,7 @@ def _check_same_workload(directory: StudyDir, study: Study, trials: Sequence[Tri
         )
 
 
-def _over_budget(study: Study, launches: int, elapsed_s: float) -> bool:
+def over_budget(study: Study, launches: int, elapsed_s: float) -> bool:
     budget = study.budget
     if budget.max_trials is not None and launches >= budget.max_trials:
         return True

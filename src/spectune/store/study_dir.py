@@ -29,6 +29,7 @@ import random
 import re
 import secrets
 import socket
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ from spectune.domain.trial import SCHEMA_VERSION, Trial
 from spectune.errors import BadInput, EnvironmentFailed
 from spectune.store.numbering import numbered_apart
 
+_ENDED = "trial.json"
+_FILES_OF_A_TRIAL = ("plan.json", "server.log", "requests.jsonl", "result.json")
 _TRIAL_NAME = re.compile(r"[0-9]{4,9}-")
 
 
@@ -85,6 +88,24 @@ class TrialDir:
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         write_atomically(self.path / "result.json", _to_json(result))
+
+    def receive(self, files: Mapping[str, bytes]) -> Trial | None:
+        """Takes the files that a node made of this trial; ``None`` if they hold no ended trial.
+
+        The trial is returned and not yet ended here: ``finish`` does that. Names that no trial has are left out.
+        """
+        for name in _FILES_OF_A_TRIAL:
+            if name in files:
+                (self.path / name).write_bytes(files[name])
+        if _ENDED not in files:
+            return None
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / self.path.name
+            path.mkdir()
+            for name in (_ENDED, "requests.jsonl"):
+                if name in files:
+                    (path / name).write_bytes(files[name])
+            return read_trial(path)
 
     def finish(self, trial: Trial) -> None:
         """Ends the trial; request records stay in ``requests.jsonl`` and are not repeated here."""

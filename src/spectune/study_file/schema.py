@@ -250,6 +250,35 @@ class BudgetSpec(_Spec):
     max_minutes: float | None = Field(default=None, gt=0, description="Wall time of one `spectune run`.")
 
 
+class RaySpec(_Spec):
+    """What one trial asks a node of a Ray cluster for. Arms run side by side, each trial on one node."""
+
+    gpus: float | None = Field(
+        default=None,
+        ge=0,
+        description="GPUs of one trial; default: what the engine's parallel flags multiply to (vLLM, SGLang), all of "
+        "the node's for llama.cpp.",
+    )
+    cpus: float | None = Field(
+        default=None,
+        ge=0,
+        description="Processors of one trial; default: all of the node's, so that nobody else's Ray work runs beside "
+        "a measurement.",
+    )
+    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="Custom resources of one trial; they also say which nodes may be used, e.g. "
+        "`{'accelerator_type:H100': 0.001}`.",
+    )
+    trials_per_node: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Trials side by side on one node: more is faster, and they may disturb each other.",
+    )
+    max_nodes: int | None = Field(default=None, ge=1, description="Use at most so many nodes.")
+
+
 class StudySpec(_Spec):
     """A study file."""
 
@@ -315,10 +344,12 @@ class StudySpec(_Spec):
     budget: BudgetSpec = Field(default=BudgetSpec(), description="Limits.")
     host: str = Field(
         default="local",
-        pattern=r"^(?:ssh://)?[A-Za-z0-9_][A-Za-z0-9_.@:%\[\]-]*$",
-        description="Where servers run: `local`, or a destination of your OpenSSH client (`user@name`); paths of "
-        "programs and models are then paths there, and it needs nothing but python3.",
+        pattern=r"^(?:(?:ssh|ray)://)?[A-Za-z0-9_][A-Za-z0-9_.@:%\[\]-]*$",
+        description="Where servers run: `local`; a destination of your OpenSSH client (`user@name`), which needs "
+        "nothing but python3; `ray`, the Ray cluster of this machine, or `ray://HEAD:10001` (extra `ray`, spectune "
+        "installed on every node). Paths of programs and models are then paths there.",
     )
+    ray: RaySpec | None = Field(default=None, description="What a trial asks a Ray cluster for.")
     lease_s: float | None = Field(
         default=None,
         ge=1,
@@ -338,6 +369,17 @@ class StudySpec(_Spec):
         for name in value:
             _checked_engine(name)
         return value
+
+    @model_validator(mode="after")
+    def _a_cluster_for_ray(self) -> StudySpec:
+        on_ray = self.host == "ray" or self.host.startswith("ray://")
+        if self.ray is not None and not on_ray:
+            raise ValueError(f"ray: is for `host: ray` or `host: ray://HEAD:10001`; the host is {self.host}")
+        if on_ray and self.order == "abba":
+            raise ValueError(
+                "order: abba is for one host; on a cluster each node launches the baseline around its own arms"
+            )
+        return self
 
     @field_validator("factors")
     @classmethod

@@ -1,0 +1,399 @@
+"""``run_on_cluster``: a study whose arms run side by side on the nodes of a Ray cluster.
+
+Each node is a lane: the baseline first, then arms as the queue gives them, the
+baseline again after every few and at the end. Measuring happens on the node;
+this process alone writes the record. A trial counts once its record has been
+received and is on disk. Whatever was under way on a node that is lost is put
+back into the queue, and nothing else is done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+
+from spectune.domain.findings import Finding
+from spectune.domain.hypothesis import Hypothesis
+from spectune.domain.machine import Machine
+from spectune.domain.statistics import SpeedSample
+from spectune.domain.study import PlannedTrial
+from spectune.domain.trial import Trial
+from spectune.errors import EnvironmentFailed, Interrupted, NodeLost, TeardownUnproven
+from spectune.hosts.ray_cluster import Cluster, Node, Worker
+from spectune.report.noise import summarize_noise
+from spectune.report.pooling import speed_by_prompt
+from spectune.report.write import write_reports
+from spectune.runner.abort import Aborted, unless_aborted
+from spectune.runner.cluster_nodes import NodePool
+from spectune.runner.cluster_work import OpenWork
+from spectune.runner.estimate import estimate
+from spectune.runner.events import NodeRow, TrialStart, Watcher
+from spectune.runner.lanes import bundle_for
+from spectune.runner.node import NodeProgress, NodeReply, NodeRunner, NodeSetup, TrialOrder
+from spectune.runner.study import (
+    SOAK_REPETITION,
+    StopReason,
+    StudyOutcome,
+    check_same_workload,
+    hypothesis_for,
+    judged,
+    soak_hypothesis,
+)
+from spectune.server.lifecycle import to_the_end
+from spectune.store.abort import forget_abort, is_abort_asked
+from spectune.store.progress import ProgressFile
+from spectune.store.study_dir import StudyDir, TrialDir
+
+_LOOK_EVERY_S = 1.0
+_ASK_EVERY_S = 1.0
+_ANSWER_S = 30.0
+_STOP_S = 90.0
+_NODES_BACK_S = 60.0
+
+
+async def run_on_cluster(
+    directory: StudyDir,
+    *,
+    cluster: Cluster,
+    watcher: Watcher,
+    retry_failed: bool = False,
+    findings: Mapping[str, Sequence[Finding]] | None = None,
+) -> StudyOutcome:
+    """Runs what is left of the study; the same record, and the same guarantees, as ``run_study`` on one host.
+
+    Raises ``EnvironmentFailed`` if no node can go on, and ``TeardownUnproven``,
+    after the other nodes have done the work, if one could not prove a stop.
+    """
+    with directory.lock():
+        forget_abort(directory.path)  # meant for an earlier run
+        check_same_workload(directory, directory.read_study(), directory.read_trials())
+        run = _ClusterRun(directory, cluster, watcher, retry_failed=retry_failed, findings=findings or {})
+        try:
+            outcome = await unless_aborted(run.to_its_end(), folder=directory.path)
+        except Aborted:
+            forget_abort(directory.path)
+            write_reports(directory)
+            raise Interrupted(
+                f"stopped, as somebody asked for. Resume with: spectune run {shlex.quote(str(directory.path))}"
+            ) from None
+        write_reports(directory)
+        if run.unproven is not None:
+            raise run.unproven
+        return outcome
+
+
+class _ClusterRun:
+    """The lanes of one run."""
+
+    def __init__(
+        self,
+        directory: StudyDir,
+        cluster: Cluster,
+        watcher: Watcher,
+        *,
+        retry_failed: bool,
+        findings: Mapping[str, Sequence[Finding]],
+    ) -> None:
+        self.unproven: TeardownUnproven | None = None
+        self._directory = directory
+        self._cluster = cluster
+        self._watcher = watcher
+        self._findings = findings
+        self._wake = asyncio.Event()
+        self._work = OpenWork(directory, retry_failed=retry_failed, on_message=watcher.on_message)
+        self._nodes = NodePool(
+            cluster, self._work.study, on_message=watcher.on_message, on_change=self._wake.set
+        )
+        self._lanes: dict[str, asyncio.Task[None]] = {}
+        """By place; ``_node_of`` says on which node that is."""
+        self._node_of: dict[str, str] = {}
+        self._rows: dict[str, NodeRow] = {}
+        self._faults: list[BaseException] = []
+        self._without_nodes_since: float | None = None
+
+    async def to_its_end(self) -> StudyOutcome:
+        work = self._work
+        self._watcher.on_study(
+            work.study, done=len(work.study.plan) - work.num_open, total=len(work.study.plan)
+        )
+        try:
+            await self._until_over()
+            if self._nodes.usable and work.ask_for_soak():
+                node = self._nodes.usable[0]
+                await self._lane(node, self._places(node)[0])
+                work.queue = []
+        finally:
+            await to_the_end(self._end_lanes())
+        reason: StopReason = "budget" if work.queue else "done"
+        if work.baseline_failed() and not work.has_baseline():
+            reason = "baseline failed"
+        return StudyOutcome(reason, work.num_new, tuple(work.trials))
+
+    async def _until_over(self) -> None:
+        while True:
+            self._nodes.look()
+            self._start_lanes()
+            if not self._lanes and not self._nodes.is_asking and self._is_over():
+                return
+            self._watcher.on_nodes([row for _, row in sorted(self._rows.items())])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY_S):
+                    await self._wake.wait()
+            self._wake.clear()
+            if self._faults:
+                raise self._faults[0]
+
+    def _is_over(self) -> bool:
+        """Whether the study can end here; raises if there is work, and no node for it."""
+        work = self._work
+        if not work.arms_wait() or work.over_budget() or self.unproven is not None:
+            return True
+        if work.baseline_failed() and not work.has_baseline():
+            return True
+        if self._nodes.usable:
+            self._without_nodes_since = None
+            return False
+        if self._nodes.ever_usable:  # they may come back: a restart, or what starts nodes on demand
+            now = asyncio.get_running_loop().time()
+            if self._without_nodes_since is None:
+                self._without_nodes_since = now
+                self._watcher.on_message(f"no node is left; waiting {_NODES_BACK_S:.0f} s for one")
+            if now - self._without_nodes_since < _NODES_BACK_S:
+                return False
+        reasons = "\n".join(f"  {reason}" for reason in self._nodes.reasons) or "  none is alive"
+        raise EnvironmentFailed(
+            f"{self._cluster.address}: no node of the cluster can go on with this study:\n{reasons}\n"
+            "What was measured is kept. A trial asks for all processors of a node unless the study says "
+            "`ray: {cpus: N}`, and with vLLM and SGLang for a GPU unless `ray: {gpus: 0}`"
+        )
+
+    # lanes
+
+    def _places(self, node: Node) -> list[str]:
+        """A place for each trial that runs on the node at once."""
+        settings = self._work.study.cluster
+        count = 1 if settings is None else settings.trials_per_node
+        return [node.name] if count == 1 else [f"{node.name}/{slot}" for slot in range(count)]
+
+    def _start_lanes(self) -> None:
+        settings = self._work.study.cluster
+        most = None if settings is None else settings.max_nodes
+        for node in sorted(self._nodes.usable, key=lambda n: (n.name != self._work.noise_place, n.name)):
+            in_use = {self._node_of[place] for place in self._lanes} | {node.node_id}
+            if most is not None and len(in_use) > most:
+                continue
+            for place in self._places(node):
+                if place not in self._lanes and self._work.wants_lane(place, list(self._lanes)):
+                    self._node_of[place] = node.node_id
+                    self._lanes[place] = asyncio.create_task(self._lane(node, place))
+                    self._lanes[place].add_done_callback(self._lane_ended)
+
+    def _lane_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self._faults.append(fault)
+        self._wake.set()
+
+    async def _lane(self, node: Node, place: str) -> None:
+        """Takes work and has it done until there is none for it; what a lost node did not do goes back."""
+        work = self._work
+        if work.study.noise_floor and work.noise_place is None:
+            work.noise_place = place
+        bundle = bundle_for(work.study, node.resources)
+        assert bundle is not None
+        try:
+            facts = await self._cluster.facts(node)
+            setup = self._setup(node, bundle)
+            async with self._cluster.worker(
+                node, NodeRunner, setup, bundle=bundle, on_message=self._watcher.on_message
+            ) as worker:
+                try:
+                    alive = [n.node_id for n in self._cluster.nodes()]
+                    reply = await self._watched(worker, place, "begin", alive)
+                    if reply.error is not None:
+                        self._give_up(node, reply)
+                    else:
+                        await self._work_through(worker, place, facts.machine)
+                finally:
+                    stopped = await to_the_end(_stopped(worker))
+                    if stopped.left is not None:
+                        self._give_up(node, stopped)
+        except NodeLost as error:
+            self._watcher.on_message(f"lost: {error}")
+            trial = work.lost(place)
+            if trial is not None:
+                self._watcher.on_trial_end(trial, work.trials)
+        except OSError as error:
+            raise EnvironmentFailed(
+                f"{self._directory.path}: cannot write the record: {error.strerror or error}\n"
+                "The servers were stopped and finished trials are kept; make room, then run the study again"
+            ) from error
+        except EnvironmentFailed as error:
+            self._nodes.leave_out(node, str(error))
+        finally:
+            work.put_back(place)
+            self._lanes.pop(place, None)
+            self._rows.pop(place, None)
+
+    def _setup(self, node: Node, bundle: Mapping[str, float]) -> NodeSetup:
+        findings = {a: [f.model_dump(mode="json") for f in found] for a, found in self._findings.items()}
+        return NodeSetup(
+            study=self._work.study.model_copy(update={"plan": ()}).model_dump_json(),
+            owner=str(self._directory.path.resolve()),
+            node_id=node.node_id,
+            findings=json.dumps(findings),
+            num_gpus=bundle.get("GPU", 0.0),
+        )
+
+    async def _work_through(self, worker: Worker, place: str, machine: Machine) -> None:
+        baseline = self._work.study.baseline.arm_id
+        while block := self._work.take(place):
+            for index, planned in enumerate(block):
+                goes_on = index + 1 < len(block)
+                trial = await self._one_trial(worker, place, machine, planned, goes_on=goes_on)
+                if trial is None:
+                    return
+                if trial.status == "failed" and planned.arm_id == baseline:
+                    cause = trial.failure.cause if trial.failure is not None else "cause unknown"
+                    self._nodes.leave_out(worker.node, f"the baseline fails on it: {cause}")
+                    return
+
+    async def _one_trial(
+        self, worker: Worker, place: str, machine: Machine, planned: PlannedTrial, *, goes_on: bool
+    ) -> Trial | None:
+        """The trial, on disk; ``None`` if the node can do no more."""
+        work = self._work
+        study, arm = work.study, work.study.arm(planned.arm_id)
+        is_soak = planned.repetition == SOAK_REPETITION
+        hypothesis = soak_hypothesis(study) if is_soak else hypothesis_for(planned, study, work.observed())
+        number, folder = self._directory.new_trial(arm.arm_id)
+        self._announce(number, planned, place, hypothesis)
+        order = TrialOrder(
+            name=folder.path.name,
+            number=number,
+            arm_id=arm.arm_id,
+            repetition=planned.repetition,
+            hypothesis=hypothesis.model_dump_json(),
+            goes_on=goes_on,
+            soak_s=study.soak_s if is_soak else None,
+        )
+        reply = await self._watched(worker, place, "run", order, arm=arm.name, folder=folder)
+        trial = folder.receive(reply.files)
+        if trial is not None:
+            own = SpeedSample(arm.arm_id, number, speed_by_prompt(trial.loads[:1]), place)
+            if trial.failure is None and not is_soak:
+                hypothesis = judged(hypothesis, own, trial.loads, study=study, trials=work.trials)
+            trial = trial.model_copy(update={"node": place, "machine": machine, "hypothesis": hypothesis})
+            folder.finish(trial)
+            work.count(trial, planned, place)
+            self._tell(trial, place)
+        if reply.error is not None:
+            self._give_up(worker.node, reply)
+            return None
+        return trial
+
+    async def _watched(
+        self,
+        worker: Worker,
+        place: str,
+        method: str,
+        argument: object,
+        *,
+        arm: str = "",
+        folder: TrialDir | None = None,
+    ) -> NodeReply:
+        """The answer, while the node is asked for its progress: that is what tells it that we are there."""
+        working = asyncio.ensure_future(worker.call(method, argument))
+        file = None if folder is None else ProgressFile(folder.path, hostname=place)
+        try:
+            while True:
+                await asyncio.wait({working}, timeout=_ASK_EVERY_S)
+                if working.done():
+                    reply: NodeReply = working.result()
+                    return reply
+                with contextlib.suppress(NodeLost, TimeoutError):  # if it is lost, `working` says so
+                    async with asyncio.timeout(_ANSWER_S):
+                        await self._follow(worker, place, arm, folder, file)
+        finally:
+            working.cancel()
+
+    async def _follow(
+        self, worker: Worker, place: str, arm: str, folder: TrialDir | None, file: ProgressFile | None
+    ) -> None:
+        """One look at the node: its progress, what it says, the next piece of the log, and a wish to abort it."""
+        have = 0
+        if folder is not None:
+            if is_abort_asked(folder.path):
+                await worker.call("abort")
+            have = folder.log_path.stat().st_size if folder.log_path.exists() else 0
+        progress: NodeProgress = await worker.call("progress", have)
+        before = self._rows.get(place)
+        self._rows[place] = NodeRow(place, arm, progress.phase, progress.done, progress.total)
+        if folder is not None and progress.log:
+            with folder.log_path.open("ab") as log:
+                log.write(progress.log)
+        if file is not None:
+            if before is None or before.phase != progress.phase:
+                file.note_phase(progress.phase or "launch")
+            file.note_requests(progress.done, progress.total)
+            file.beat()
+        for text in progress.messages:
+            self._watcher.on_message(f"{place}: {text}")
+
+    # what is told
+
+    def _announce(self, number: int, planned: PlannedTrial, place: str, hypothesis: Hypothesis) -> None:
+        work = self._work
+        done = sum(t.soak is None for t in work.trials)
+        lanes = max(1, len(self._lanes))
+        left = estimate(work.study, work.trials, remaining=work.num_open) if work.trials else None
+        self._watcher.on_trial_start(
+            TrialStart(
+                number=number,
+                position=done + 1,
+                total=done + work.num_open,
+                total_is_likely=True,
+                arm=work.study.arm(planned.arm_id),
+                repetition=planned.repetition,
+                hypothesis=hypothesis,
+                eta_s=None if left is None else left.seconds / lanes,
+                node=place,
+            )
+        )
+
+    def _tell(self, trial: Trial, place: str) -> None:
+        work = self._work
+        self._watcher.on_trial_end(trial, work.trials)
+        baseline = work.study.baseline.arm_id
+        own = [t for t in work.trials if t.arm_id == baseline and t.place == place]
+        if place == work.noise_place and trial.arm_id == baseline and len(own) == 2:
+            noise = summarize_noise(work.study, work.trials)
+            self._watcher.on_message("noise floor unknown" if noise is None else noise.sentence)
+
+    def _give_up(self, node: Node, reply: NodeReply) -> None:
+        """The node cannot be trusted with more; the others go on."""
+        if reply.left is not None:
+            self.unproven = TeardownUnproven(f"{node.name}: {reply.error}", reply.left)
+        elif reply.is_stopped:
+            return
+        self._nodes.leave_out(node, reply.error or "it can do no more")
+
+    async def _end_lanes(self) -> None:
+        """Every worker stops its server and proves it, or its node is lost."""
+        lanes = list(self._lanes.values())
+        for task in lanes:
+            task.cancel()
+        await asyncio.gather(*lanes, return_exceptions=True)  # faults are in `_faults`
+        await self._nodes.aclose()
+
+
+async def _stopped(worker: Worker) -> NodeReply:
+    """What its worker says of its last server; one that cannot be asked leaves it to the supervisor's lease."""
+    try:
+        async with asyncio.timeout(_STOP_S):
+            reply: NodeReply = await worker.call("stop")
+            return reply
+    except (NodeLost, TimeoutError):
+        return NodeReply(is_stopped=True)

@@ -1,0 +1,150 @@
+"""Which launch a node of a cluster makes next: each is a lane with baseline launches of its own around its arms."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from spectune.domain.arm import Arm
+from spectune.domain.study import PlannedTrial, Study
+from spectune.domain.trial import Trial, num_launches
+from spectune.engines.flags import normalise
+from spectune.errors import BadInput
+from spectune.runner.order import block_of
+
+Block = tuple[PlannedTrial, ...]
+"""Trials that one launch serves."""
+
+
+def open_blocks(study: Study, trials: Sequence[Trial], *, retry_failed: bool = False) -> list[Block]:
+    """Arms of the plan that have not ended, in its order, those of one launch together. Baselines are the lanes'."""
+    ended = {(t.arm_id, t.repetition) for t in trials if t.status != "failed" or not retry_failed}
+    by_id = {arm.arm_id: arm for arm in study.arms}
+    baseline = study.baseline.arm_id
+    blocks: dict[str, list[PlannedTrial]] = {}
+    for planned in study.plan:
+        if planned.arm_id != baseline and (planned.arm_id, planned.repetition) not in ended:
+            arm = by_id.get(planned.arm_id)
+            if arm is None:
+                continue  # of an earlier form of the study
+            key = block_of(arm, planned.repetition, study)
+            blocks.setdefault(key, []).append(planned)
+    return [tuple(block) for block in blocks.values()]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What a node has measured so far, in order."""
+
+    trials: tuple[Trial, ...]
+    baseline_id: str
+    baseline_every: int
+    twice: bool = False
+    """It is the one that shows what equal launches differ by."""
+
+    @classmethod
+    def of(cls, place: str, study: Study, trials: Sequence[Trial], *, twice: bool = False) -> Lane:
+        own = sorted((t for t in trials if t.place == place and t.soak is None), key=lambda t: t.number)
+        return cls(tuple(own), study.baseline.arm_id, study.baseline_every, twice)
+
+    @property
+    def has_baseline(self) -> bool:
+        return any(self._is_baseline(t) for t in self.trials)
+
+    @property
+    def launches_since_baseline(self) -> int:
+        since = itertools.takewhile(lambda trial: not self._is_baseline(trial), reversed(self.trials))
+        return num_launches(since)
+
+    def baseline_reason(self) -> str | None:
+        """Why the baseline comes before the next arm; ``None``: it does not."""
+        if not self.has_baseline:
+            return "plain decoding first on this node"
+        if self.twice and len(self.trials) == 1:
+            return "plain decoding twice: what equal launches differ by"
+        since = self.launches_since_baseline
+        return f"plain decoding again, {since} launches later" if since >= self.baseline_every else None
+
+    def closing_reason(self) -> str | None:
+        """Why the baseline is launched although no arm is left."""
+        if self.has_baseline and self.launches_since_baseline:
+            return "plain decoding last on this node"
+        return None
+
+    def _is_baseline(self, trial: Trial) -> bool:
+        return trial.arm_id == self.baseline_id and trial.status == "complete"
+
+
+def next_baseline(study: Study, trials: Sequence[Trial], running: Collection[PlannedTrial]) -> int:
+    """A repetition of the baseline that nobody has."""
+    baseline = study.baseline.arm_id
+    used = {t.repetition for t in trials if t.arm_id == baseline}
+    used |= {p.repetition for p in running if p.arm_id == baseline}
+    return max(used, default=-1) + 1
+
+
+def place_for_noise(study: Study, trials: Sequence[Trial]) -> str | None:
+    """Where the baseline was launched twice in a row; ``None``: nowhere yet, or it is not wanted."""
+    baseline = study.baseline.arm_id
+    for place in dict.fromkeys(t.place for t in trials):
+        own = [t for t in trials if t.place == place and t.soak is None]
+        if any(a.arm_id == b.arm_id == baseline for a, b in itertools.pairwise(own)):
+            return place
+    return None
+
+
+def gpus_of_arm(arm: Arm, study: Study) -> int:
+    """What the engine's parallel flags multiply to; 1 without any, 0 for an engine whose flags do not say."""
+    if arm.engine not in ("sglang", "vllm"):
+        return 0
+    flags = {normalise(name): value for name, value in {**study.engine.flags, **arm.flags}.items()}
+    kinds: tuple[tuple[str, ...], ...] = _PARALLEL
+    if arm.engine == "sglang" and flags.get("enable-dp-attention"):
+        kinds = kinds[:2]  # its data parallel attention shares the GPUs of tensor parallelism
+    product = 1
+    for names in kinds:
+        value = next((flags[name] for name in names if name in flags), 1)
+        product *= value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
+    return product
+
+
+_PARALLEL = (
+    ("tensor-parallel-size", "tp-size", "tp"),
+    ("pipeline-parallel-size", "pp-size", "pp"),
+    ("data-parallel-size", "dp-size", "dp"),
+)
+"""The engines' names for them."""
+
+
+def bundle_for(study: Study, resources: Mapping[str, float]) -> dict[str, float] | None:
+    """What a lane on a node with these resources asks for; ``None``: the node has too little.
+
+    It is enough for every arm of the study, so that a node's arms and its
+    baseline are measured on the same devices.
+    """
+    settings = study.cluster
+    assert settings is not None
+    share = settings.trials_per_node
+    cpus = resources.get("CPU", 0.0) // share if settings.cpus is None else settings.cpus
+    gpus = settings.gpus
+    if gpus is None:
+        wanted = max(gpus_of_arm(arm, study) for arm in study.arms)
+        of_engine = study.engine.name == "llamacpp"
+        gpus = resources.get("GPU", 0.0) // share if of_engine else float(wanted)
+    bundle = {"CPU": cpus, "GPU": gpus, **settings.resources}
+    bundle = {name: amount for name, amount in bundle.items() if amount > 0}
+    fits = all(resources.get(name, 0.0) >= amount * share for name, amount in bundle.items())
+    return bundle if bundle and fits else None
+
+
+def check_fits_one_node(study: Study, largest_gpus: float) -> None:
+    """Raises ``BadInput`` for an arm whose server would span several nodes."""
+    for arm in study.arms:
+        wanted = gpus_of_arm(arm, study)
+        if (study.cluster is None or study.cluster.gpus is None) and 0 < largest_gpus < wanted:
+            raise BadInput(
+                f"arm {arm.name}: its parallel flags multiply to {wanted} GPUs, and the largest node has "
+                f"{largest_gpus:g}: a server over several nodes is not supported. Lower the parallel sizes, or "
+                "start that server by hand and measure it with `spectune bench`"
+            )
