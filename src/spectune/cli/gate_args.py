@@ -21,7 +21,7 @@ def add_gate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument(
         "--max-slowdown",
-        type=_share,
+        type=share,
         default=0.03,
         metavar="SHARE",
         help="the fall that is let through, e.g. 3%% or 0.03 (default: 3%%)",
@@ -46,7 +46,7 @@ def add_gate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
-def _share(text: str) -> float:
+def share(text: str) -> float:
     number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
     try:
         value = float(number) / (100 if percent else 1)
@@ -60,7 +60,7 @@ def _share(text: str) -> float:
 
 
 def _share_above_zero(text: str) -> float:
-    value = _share(text)
+    value = share(text)
     if not 0 < value <= 0.5:
         raise argparse.ArgumentTypeError(f"must be a share above 0 and at most 50%, got {text!r}")
     return value

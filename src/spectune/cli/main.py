@@ -17,6 +17,7 @@ from spectune.cli.export_args import add_export
 from spectune.cli.gate_args import add_gate
 from spectune.cli.import_results_args import add_import
 from spectune.cli.ls_args import add_ls
+from spectune.cli.plan_args import add_plan
 from spectune.cli.query_args import add_query
 from spectune.cli.watch_args import add_watch
 from spectune.errors import SpectuneError
@@ -35,6 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_demo(commands)
     add_check(commands)
     _add_run(commands)
+    add_plan(commands)
     _add_report(commands)
     add_watch(commands)
     _add_bench(commands)
@@ -282,6 +284,10 @@ def _dispatch(args: argparse.Namespace) -> int:
         from spectune.cli.run import run_command
 
         return run_command(args)
+    if args.command == "plan":
+        from spectune.cli.plan import plan_command
+
+        return plan_command(args)
     if args.command == "report":
         from spectune.cli.report import report_command
 
