@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from spectune.domain.machine import Machine
 from spectune.errors import BadInput, StudyFileError
-from spectune.runner.plan import name_from
+from spectune.runner.plan import name_from, resolve_study
 from spectune.study_file.load import apply_override, load_study_file, valid_keys
 
 GOOD = """\
@@ -185,6 +186,51 @@ def test_factors_need_known_names_and_a_method(tmp_path: Path) -> None:
     text = GOOD[: GOOD.index("arms:")] + "factors: {num_draft_tokens: [1, 2]}\n"
     (problem,) = problems_of(tmp_path, text)
     assert "factors need a method" in problem[2]
+
+
+@pytest.mark.parametrize(
+    ("factors", "words"),
+    [
+        ("method: [eagle3], flags.: [1]", "factor 'flags.' names nothing, e.g. flags.NAME"),
+        ("method: [eagle3], request.: [1]", "factor 'request.' names nothing, e.g. request.NAME"),
+        ("method: [eagle3], num_draft_tokens: [3, 3]", "'num_draft_tokens' has the value 3 twice"),
+    ],
+)
+def test_a_factor_without_a_name_or_with_a_value_twice_is_named(
+    tmp_path: Path, factors: str, words: str
+) -> None:
+    (problem,) = problems_of(tmp_path, GOOD[: GOOD.index("arms:")] + f"factors: {{{factors}}}\n")
+    assert words in problem[2]
+
+
+def test_a_value_that_no_arm_can_have_is_one_plain_problem(tmp_path: Path) -> None:
+    text = GOOD[: GOOD.index("arms:")] + (
+        "factors: {method: [eagle3], num_draft_tokens: [-1, 2], cuda_graphs: [true, false, maybe]}\n"
+    )
+    spec, _, document = load_study_file(write(tmp_path, text))
+    machine = Machine(hostname="h", os="?", cpu=None, cores=None, memory_bytes=None, gpus=None, python="?")
+    with pytest.raises(StudyFileError) as caught:
+        resolve_study(spec, document, path=tmp_path / "study.yaml", machine=machine)
+    assert sorted(p.message for p in caught.value.problems) == [
+        "cuda_graphs: Input should be a valid boolean, unable to interpret input, got 'maybe'",
+        "num_draft_tokens: Input should be greater than or equal to 1, got -1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arm", "words"),
+    [
+        (
+            "method: eagle3, num_draft_tokens: 2, synthetic_acceptance_rates: [1.5, 0.2]",
+            "less than or equal to 1",
+        ),
+        ("method: none, synthetic_acceptance_length: 2", "plain decoding drafts nothing to accept"),
+        ("method: none, synthetic_acceptance_rates: [0.5]", "plain decoding drafts nothing to accept"),
+    ],
+)
+def test_acceptance_that_cannot_be_imposed_is_refused(tmp_path: Path, arm: str, words: str) -> None:
+    (problem,) = problems_of(tmp_path, GOOD[: GOOD.index("arms:")] + f"arms: [{{{arm}}}]\n")
+    assert words in problem[2]
 
 
 def test_valid_keys_follow_lists_and_optional_models() -> None:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from spectune import __version__
 from spectune.bench.prompts import load_prompts, merge_prompts
 from spectune.domain.arm import FACTORS, Arm, FlagValue, Knobs, baseline_arm
@@ -281,13 +283,12 @@ def _combinations(spec: StudySpec, problem: Any) -> list[tuple[ArmSpec, tuple[st
             found.append(
                 (ArmSpec.model_validate({**knobs, "flags": flags, "request": request}), ("factors",))
             )
-        except ValueError as error:
-            problem(("factors",), f"{chosen}: {_first(error)}")
+        except ValidationError as error:
+            for details in error.errors():
+                message = details["msg"].removeprefix("Value error, ")
+                where = ".".join(str(part) for part in details["loc"])
+                problem(("factors",), f"{where}: {message}, got {details['input']!r:.80}")
     return found
-
-
-def _first(error: ValueError) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 def _arm(arm: ArmSpec, name: str, spec: StudySpec, adapter: EngineAdapter, target: str, base: Path) -> Arm:

@@ -153,7 +153,7 @@ class ArmSpec(_Spec):
         description="The engine accepts drafts by lot at this mean length (bonus token included): measures what a step "
         "costs whatever the drafter is worth; never compared as a result.",
     )
-    synthetic_acceptance_rates: tuple[float, ...] | None = Field(
+    synthetic_acceptance_rates: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = Field(
         default=None,
         description="The same by position: the share of steps in which each drafted token is kept, never rising. A "
         "shorter draft uses the first of them. Chains on vLLM and llama.cpp; SGLang imposes their sum.",
@@ -179,6 +179,15 @@ class ArmSpec(_Spec):
     @classmethod
     def _an_arms_own_fields(cls, value: dict[str, Any]) -> dict[str, Any]:
         return _request_fields(value)
+
+    @field_validator("synthetic_acceptance_length", "synthetic_acceptance_rates")
+    @classmethod
+    def _something_to_accept(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None and info.data.get("method") == "none":
+            raise ValueError(
+                "plain decoding drafts nothing to accept: leave it out, or give a method that drafts"
+            )
+        return value
 
     @field_validator("only_engines")
     @classmethod
@@ -391,7 +400,12 @@ class StudySpec(_Spec):
                 )
             if not values:
                 raise ValueError(f"factor {name!r} has no values")
-            kind, _, field = name.partition(".")
+            twice = next((v for i, v in enumerate(values) if repr(v) in map(repr, values[:i])), None)
+            if twice is not None:
+                raise ValueError(f"factor {name!r} has the value {twice!r} twice")
+            kind, dot, field = name.partition(".")
+            if dot and not field.strip():
+                raise ValueError(f"factor {name!r} names nothing, e.g. {kind}.NAME")
             for chosen in values:
                 _without_secrets({field: chosen})
                 if kind == "request":
