@@ -13,6 +13,7 @@ import yaml
 from spectune.api.prepared import PreparedStudy, StudyFile, prepare_file, prepare_resume
 from spectune.api.progress import ProgressView, Quiet
 from spectune.api.results import StudyResults
+from spectune.domain.arm import Arm
 from spectune.domain.machine import Machine
 from spectune.domain.secrets import redact_argv, redact_env
 from spectune.domain.study import Study
@@ -93,9 +94,10 @@ class PlannedStudy:
             launches = max(launches, likely.launches_likely - num_launches(trials))
             measured = max(measured, likely.trials_likely - len(trials))
         expected = estimate(study, trials, remaining=measured, launches=launches)
+        names = {arm.arm_id: arm.name for arm in study.arms}
         return Preview(
-            commands={arm.name: _command(study, arm.arm_id) for arm in study.arms},
-            order=tuple(study.arm(planned.arm_id).name for planned in todo),
+            commands={arm.name: _command(study, arm) for arm in study.arms},
+            order=tuple(names[planned.arm_id] for planned in todo),
             launches=expected.launches,
             estimated_s=expected.seconds,
             basis=expected.basis,
@@ -235,8 +237,7 @@ def _unknown_machine(host: str) -> Machine:
     return Machine(hostname=host, os="?", cpu=None, cores=None, memory_bytes=None, gpus=None, python="?")
 
 
-def _command(study: Study, arm_id: str) -> Command:
-    arm = study.arm(arm_id)
+def _command(study: Study, arm: Arm) -> Command:
     command = adapter_for(study.engine.name).command(sample_launch(arm, study.engine, study.workload))
     return replace(command, argv=redact_argv(command.argv), env=redact_env(command.env))
 

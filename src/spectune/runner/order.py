@@ -55,7 +55,8 @@ def block_of(arm: Arm, repetition: int, study: Study) -> str:
 
 def launches_of(study: Study, planned: Sequence[PlannedTrial]) -> int:
     """Launches that these trials take, one after another."""
-    blocks = [block_of(study.arm(p.arm_id), p.repetition, study) for p in planned]
+    arms = {arm.arm_id: arm for arm in study.arms} if planned else {}
+    blocks = [block_of(arms[p.arm_id], p.repetition, study) for p in planned]
     return sum(1 for _ in itertools.groupby(blocks))
 
 
