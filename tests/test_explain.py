@@ -209,11 +209,16 @@ class TestTable:
     @pytest.mark.parametrize(
         ("line", "place", "words"),
         [
-            ("k3,3,1,3,true,fast,2.0", "line 3: e2e_tok_per_s", "number above 0, got 'fast'"),
+            ("k3,3,1,3,true,fast,2.0", "line 3: e2e_tok_per_s", "from 0.001 to 10,000,000, got 'fast'"),
             ("k3,3,1,3,true,-5,2.0", "line 3: e2e_tok_per_s", "got '-5'"),
             ("k3,3,1,3,true,nan,2.0", "line 3: e2e_tok_per_s", "got 'nan'"),
             ("k3,3,1,3,true,1e999,2.0", "line 3: e2e_tok_per_s", "got '1e999'"),
-            ("k3,3,1,three,true,90,2.0", "line 3: num_draft_tokens", "whole number of at least 0"),
+            ("k3,3,1,three,true,90,2.0", "line 3: num_draft_tokens", "whole number from 0 to 1000"),
+            ("k3,3,1,3,true,1e-320,2.0", "line 3: e2e_tok_per_s", "got '1e-320'"),
+            ("k3,3,1,3,true,1e300,2.0", "line 3: e2e_tok_per_s", "got '1e300'"),
+            ("k3,,1,999999999,true,90,2.0", "line 3: num_draft_tokens", "whole number from 0 to 1000"),
+            ("k3,3,1,3,true,90,3.5-9", "line 3: acceptance_length", "more than the 4 tokens"),
+            ("k3,5,1,3,true,90,4.5", "line 3: acceptance_length", "more than the 4 tokens"),
             ("k3,3,1,3,maybe,90,2.0", "line 3: cuda_graphs", "true, false, or empty"),
             ("k3,3,1,3,true,90,0.7", "line 3: acceptance_length", "at least 1"),
             ("k3,3,1,3,true,90,2.5-2.1", "line 3: acceptance_length", "range like 2.1-2.5"),
@@ -251,6 +256,28 @@ class TestTable:
     def test_a_table_that_cannot_be_explained_says_why(self, text: str, words: str) -> None:
         with pytest.raises(BadInput, match=words):
             read_table(text, path="rows.csv")
+
+    def test_more_rows_than_can_be_fitted_are_refused(self) -> None:
+        lines = [f"k{i},3,1,3,true,90,2.0" for i in range(600)]
+        with pytest.raises(BadInput, match="601 rows; at most 500"):
+            read_table(table_of(BASELINE, *lines), path="rows.csv")
+
+    def test_several_baselines_are_said_to_be_pooled(self) -> None:
+        # The geometric mean of 80 and 45 is 60.
+        found = explained(table_of("a,0,0,0,,80,", "b,0,0,0,,45,", "k3,3,1,3,,70,2.0"))
+        assert found.baseline_tok_per_s == pytest.approx({"1": 60})
+        assert "60.0 tok/s, the geometric mean of its 2 rows (45.0 to 80.0)" in found.assumptions[0]
+
+    def test_a_step_cheaper_than_a_plain_one_is_a_contradiction_and_no_limit(self) -> None:
+        # 2.5 tokens per step at 400 tok/s take 6.25 ms; a plain step takes 11.1 ms.
+        found = row(explained(table_of(BASELINE, "k3,3,1,3,true,400,2.5")), "k3")
+        assert found.binding_limit.startswith("figures that do not fit together")
+        assert "0.56 plain ones" in found.binding_limit
+        assert found.binding_factor is None
+
+    def test_one_token_is_not_tokens(self) -> None:
+        limit = row(explained(table_of(BASELINE, "k1,1,1,1,true,60,1.4")), "k1").binding_limit
+        assert "verifying 1 token and drafting 1 step and work" in limit
 
     def test_comments_blank_lines_and_windows_ends_are_read(self) -> None:
         text = "# from a notebook\r\n\r\n" + table_of(BASELINE, "k3,3,1,3,,120,2.0").replace("\n", "\r\n")
@@ -330,6 +357,53 @@ class TestCommand:
     def test_half_a_machine_is_no_ceiling(self, tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="both are needed"):
             explain_command(arguments(table="x", weights_gib=14.0))
+
+
+def measured(arm: Arm, speed: float, *, log_sd: float, kept: float | None = None) -> MeasuredRow:
+    length = None if kept is None else Interval(value=kept, low=None, high=None, n=9, unit="tokens/step")
+    observed = Observation(arm, speed, None, None, length=kept, log_sd=log_sd)
+    return MeasuredRow(arm.name, observed, length, depth=arm.knobs.num_draft_tokens or 0)
+
+
+PLAIN = baseline_arm(engine="vllm", target="m")
+NGRAM = Arm(name="ngram", engine="vllm", target="m", knobs=Knobs(method="ngram", num_draft_tokens=4))
+EAGLE3 = Arm(
+    name="k4", engine="vllm", target="m", knobs=Knobs(method="eagle3", drafter="d", num_draft_tokens=4)
+)
+
+
+class TestWhatIsShown:
+    """The fastest arm by its mean need not be the one that is shown to be best."""
+
+    def found(self, winner: Arm, *, ngram: float = 107.0, log_sd: float = 0.08) -> Explanation:
+        rows = [
+            measured(PLAIN, 100.0, log_sd=0.02),
+            measured(NGRAM, ngram, log_sd=log_sd, kept=2.2),
+            measured(EAGLE3, 60.0, log_sd=0.02, kept=1.6),
+        ]
+        return explain(rows, winner_id=winner.arm_id, winning_command=f"serve {winner.name}")
+
+    def test_an_arm_that_is_not_shown_to_be_faster_is_measured_again_and_not_served(self) -> None:
+        found = self.found(PLAIN)
+        assert not [a for a in found.next if a.action.startswith("serve") or a.command is not None]
+        assert any(a.action.startswith("measure ngram again") for a in found.next)
+        (stop,) = [a for a in found.next if a.kind == "stop"]
+        assert stop.action == "stop here, with baseline"
+        assert "cannot be told from plain decoding: 107.0 tok/s" in found.headline
+
+    def test_an_arm_that_is_shown_to_be_faster_is_served_with_its_own_command(self) -> None:
+        found = self.found(NGRAM, ngram=140.0)
+        (serve,) = [a for a in found.next if a.action == "serve ngram"]
+        assert serve.command == "serve ngram"
+        assert "wins: 140.0 tok/s" in found.headline
+
+    def test_training_is_advised_for_a_drafter_and_never_for_n_grams(self) -> None:
+        found = self.found(PLAIN)
+        (train,) = [a for a in found.next if a.kind == "train"]
+        assert "in k4" in train.why
+        assert not any(a.kind == "use-drafter" for a in found.next)
+        rows = [measured(PLAIN, 100.0, log_sd=0.02), measured(NGRAM, 107.0, log_sd=0.08, kept=2.2)]
+        assert not any(a.kind == "train" for a in explain(rows).next)
 
 
 class TestStudy:

@@ -42,11 +42,12 @@ def _with_training(found: Explanation, points: tuple[DataPoint, ...]) -> Explana
 
     lowest = min(row.concurrency for row in found.rows)
     drafting = [
-        r for r in found.rows if r.concurrency == lowest and not r.is_baseline and r.step_cost_s is not None
+        r for r in found.rows if r.concurrency == lowest and r.has_drafter and r.step_cost_s is not None
     ]
     if not drafting:
         raise BadInput(
-            "--point: no arm here has a known acceptance length, so nothing says what a better one brings"
+            "--point: no arm here has a drafter to train and a known acceptance length, so nothing says what a better "
+            "one brings"
         )
     row = max(drafting, key=lambda r: r.e2e_tok_per_s)
     assert row.step_cost_s is not None

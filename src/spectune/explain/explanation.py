@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from spectune.domain.cost_model import SpeedModel
@@ -22,6 +23,7 @@ def explain(
     assumptions: Sequence[str] = (),
     predictions: Sequence[Prediction] = (),
     imposed: Sequence[Observation] = (),
+    winner_id: str | None = None,
     winning_command: str | None = None,
     machine_ceiling_tok_per_s: float | None = None,
     margin: float = 0.02,
@@ -30,6 +32,7 @@ def explain(
 
     ``imposed``: arms whose acceptance was imposed. What their steps cost goes
     into the model; they are no rows, since their speed is no result.
+    ``winner_id``: the arm that is shown to be best, whose command ``winning_command`` is; the fastest need not be it.
     """
     model = SpeedModel([*(row.observation for row in rows), *imposed])
     explained = tuple(explain_row(row, model, machine_ceiling=machine_ceiling_tok_per_s) for row in rows)
@@ -39,7 +42,14 @@ def explain(
     plan = schedule(rows, margin=margin)
     best = best_row(rows, first)
     actions = next_actions(
-        rows, explained, table, model, anchor=anchor, plan=plan, winning_command=winning_command
+        rows,
+        explained,
+        table,
+        model,
+        anchor=anchor,
+        plan=plan,
+        winner_id=winner_id,
+        winning_command=winning_command,
     )
     concurrencies = sorted({row.concurrency for row in rows})
     return Explanation(
@@ -72,7 +82,9 @@ def _headline(best: MeasuredRow, anchor: MeasuredRow | None, explained: Sequence
         return f"{best.name} is the fastest, {best.tok_per_s:.1f} tok/s; no acceptance length is known"
     row = next(e for e in explained if e.arm == anchor.name and e.concurrency == anchor.concurrency)
     ratio, length = row.speedup or 1.0, row.acceptance_length or 1.0
-    wins = "wins" if ratio > 1 else "loses"
+    sd = anchor.observation.log_sd
+    is_told = sd is None or abs(math.log(ratio)) > 1.96 * sd
+    wins = "cannot be told from plain decoding" if not is_told else "wins" if ratio > 1 else "loses"
     return (
         f"{anchor.name}, the best arm, {wins}: {anchor.tok_per_s:.1f} tok/s, {ratio:.2f}x plain decoding, keeping "
         f"{length:.2f} tokens per step where {row.break_even_acceptance_length or 1:.2f} break even. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from spectune.domain.interval import Interval
@@ -9,9 +10,11 @@ from spectune.explain.measured import MeasuredRow
 from spectune.explain.records import LossShares, StepPart
 
 _DEAD_LENGTH = 1.02
+_CHEAPEST_LOG = math.log(0.9)
+"""Below a tenth under a plain step's cost, figures contradict each other (declared)."""
 _CAUSES = {
-    "verification": "verifying {tokens} tokens",
-    "drafting": "drafting {steps} steps",
+    "verification": "verifying {tokens}",
+    "drafting": "drafting {steps}",
     "overhead": "work around the models (scheduling, sampling, copying)",
     "no graphs": "launching kernels one by one, without graphs",
     "not explained": "something no arm measured here tells apart",
@@ -38,6 +41,13 @@ def binding_limit(
         return (
             f"acceptance: {length:.2f} tokens per step, so every draft is rejected; check the drafter before its speed",
             "acceptance",
+        )
+    if math.log(ratio) < min(_CHEAPEST_LOG, -1.96 * (row.observation.log_sd or 0.0)):
+        return (
+            f"figures that do not fit together: {length:.2f} tokens per step at {row.tok_per_s:.1f} tok/s make a step "
+            f"of {ratio:.2f} plain ones, and none that verifies a draft is cheaper than a plain one; see that speed, "
+            "acceptance length and baseline are of the same requests and settings",
+            None,
         )
     name, seconds, share = _largest_part(parts)
     shares = (
@@ -87,11 +97,16 @@ def _largest_part(parts: Sequence[StepPart]) -> tuple[str, float, float]:
     return name, sum(p.s for p in largest), sum(p.share for p in largest)
 
 
+def _count(number: int | None, word: str, unknown: str) -> str:
+    return unknown if not number else f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 def _cause(name: str, row: MeasuredRow) -> str:
     knobs = row.arm.knobs
     words = [
         _CAUSES.get(part, part).format(
-            tokens=knobs.num_draft_tokens or "the drafted", steps=row.depth or "all"
+            tokens=_count(knobs.num_draft_tokens, "token", "the drafted tokens"),
+            steps=_count(row.depth, "step", "all steps"),
         )
         for part in name.split(" and ")
     ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from spectune.domain.arm import Arm
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_observation import Observation
+from spectune.domain.prediction_shape import VARIABLE_METHODS
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class MeasuredRow:
     @property
     def is_baseline(self) -> bool:
         return self.arm.is_baseline
+
+    @property
+    def has_drafter(self) -> bool:
+        """Not of plain decoding, nor of drafts that are looked up, which nothing trains."""
+        return not self.is_baseline and self.arm.knobs.method not in VARIABLE_METHODS
 
     @property
     def tokens_per_step(self) -> float | None:

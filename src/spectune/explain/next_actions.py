@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spectune.domain.cost_model import SpeedModel
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_estimate import LogEstimate
-from spectune.domain.prediction_shape import shape_of
+from spectune.domain.prediction_shape import id_of, shape_of
 from spectune.explain.measured import MeasuredRow
 from spectune.explain.records import ActionKind, ExplainedRow, NextAction, Schedule, WhatIf
 from spectune.explain.rows import best_row
@@ -27,6 +27,7 @@ class _Idea:
     score: float
     """Expected gain over what runs now, as a fraction; orders the list."""
     command: str | None = None
+    unmeasured: bool = False
 
 
 def next_actions(
@@ -37,19 +38,22 @@ def next_actions(
     *,
     anchor: MeasuredRow | None,
     plan: Schedule | None,
+    winner_id: str | None = None,
     winning_command: str | None = None,
 ) -> tuple[NextAction, ...]:
-    """The most promising first; the last is always to stop."""
+    """The most promising first. ``winner_id``: the arm shown to be best, whose command it is; else the fastest."""
     concurrency = min(row.concurrency for row in rows)
     best = best_row(rows, concurrency)
-    ideas = [*_winner(best, anchor, rows, concurrency, winning_command)]
+    shown = next((r for r in rows if r.concurrency == concurrency and id_of(r.arm) == winner_id), best)
+    ideas = [*_winner(best, shown, anchor, rows, concurrency, winning_command)]
     if anchor is not None:
         by_name = {(e.arm, e.concurrency): e for e in explained}
         ideas += _changes(what_if, best)
         ideas += _drafters(rows, by_name, best)
-        ideas += _train(by_name[(anchor.name, anchor.concurrency)], best)
+        trained = _fastest_with_a_drafter(rows, concurrency)
+        ideas += [] if trained is None else _train(by_name[(trained.name, trained.concurrency)], best)
     ideas += _switch_off(plan)
-    ideas.append(_stop(ideas, best))
+    ideas.append(_stop(ideas, best, shown))
     ideas.sort(key=lambda idea: -idea.score)
     return tuple(
         NextAction(
@@ -69,8 +73,17 @@ def _measured(row: MeasuredRow) -> Interval:
     return LogEstimate(row.tok_per_s, row.observation.log_sd or 0.03).interval(unit="tok/s")
 
 
+def _fastest_with_a_drafter(rows: Sequence[MeasuredRow], concurrency: int) -> MeasuredRow | None:
+    """Whose acceptance length is known; n-grams are looked up, and nothing can train them."""
+    known = [
+        r for r in rows if r.concurrency == concurrency and r.has_drafter and r.tokens_per_step is not None
+    ]
+    return max(known, key=lambda r: r.tok_per_s, default=None)
+
+
 def _winner(
     best: MeasuredRow,
+    shown: MeasuredRow,
     anchor: MeasuredRow | None,
     rows: Sequence[MeasuredRow],
     concurrency: int,
@@ -90,13 +103,23 @@ def _winner(
             loss,
             command,
         )
-    else:
-        gain = best.tok_per_s / plain.tok_per_s - 1
+        return
+    if best is not shown:
+        yield _Idea(
+            "measure",
+            f"measure {best.name} again, with more prompts or repetitions",
+            f"{best.tok_per_s:.1f} tok/s against {shown.tok_per_s:.1f} of {shown.name}: these launches do not show it "
+            "to be faster",
+            _measured(best),
+            0.5 * (best.tok_per_s / shown.tok_per_s - 1),
+        )
+    if not shown.is_baseline:
+        gain = shown.tok_per_s / plain.tok_per_s - 1
         yield _Idea(
             "change-flag",
-            f"serve {best.name}",
-            f"measured: {best.tok_per_s:.1f} tok/s, {1 + gain:.2f}x plain decoding",
-            _measured(best),
+            f"serve {shown.name}",
+            f"measured: {shown.tok_per_s:.1f} tok/s, {1 + gain:.2f}x plain decoding",
+            _measured(shown),
             gain,
             command,
         )
@@ -123,6 +146,7 @@ def _changes(what_if: Sequence[WhatIf], best: MeasuredRow) -> Iterable[_Idea]:
             f"{word}: {top.basis}",
             speed,
             gain if likely else min(0.01, max(0.001, reach / best.tok_per_s - 1) / 10),
+            unmeasured=True,
         )
 
 
@@ -132,7 +156,7 @@ def _drafters(
     """Where drafters were compared in the same shape: which one keeps more."""
     groups: dict[tuple[object, ...], list[MeasuredRow]] = {}
     for row in rows:
-        if not row.is_baseline:
+        if row.has_drafter:
             shape = shape_of(row.arm)
             key = (row.concurrency, shape.steps, shape.topk, shape.tokens, row.arm.knobs.cuda_graphs)
             groups.setdefault(key, []).append(row)
@@ -209,13 +233,13 @@ def _switch_off(plan: Schedule | None) -> Iterable[_Idea]:
         )
 
 
-def _stop(ideas: Sequence[_Idea], best: MeasuredRow) -> _Idea:
-    open_ideas = [
-        i for i in ideas if i.kind in ("measure", "change-flag") and i.speed and i.action[:7] == "measure"
-    ]
+def _stop(ideas: Sequence[_Idea], best: MeasuredRow, shown: MeasuredRow) -> _Idea:
+    count = sum(1 for i in ideas if i.unmeasured)
     why = (
-        f"{len(open_ideas)} unmeasured settings may still be faster"
-        if open_ideas
+        f"{count} unmeasured setting{'s' * (count > 1)} may still be faster"
+        if count
         else f"no setting beside the measured ones is predicted to beat {best.name} by {_MARGIN:.0%}"
     )
-    return _Idea("stop", f"stop here, with {best.name}", why, _measured(best), 0.0005)
+    if best is not shown:
+        why = f"nothing is shown to be faster; {why}"
+    return _Idea("stop", f"stop here, with {shown.name}", why, _measured(shown), 0.0005)

@@ -54,6 +54,8 @@ class ExplainedRow(Record):
     arm: str
     arm_id: str
     is_baseline: bool
+    has_drafter: bool = True
+    """False: plain decoding, or drafts that are looked up (ngram, suffix), which nothing trains."""
     concurrency: int
     e2e_tok_per_s: float
     speedup: float | None

@@ -36,6 +36,7 @@ def explain_row(row: MeasuredRow, model: SpeedModel, *, machine_ceiling: float |
         arm=row.name,
         arm_id=id_of(row.arm),
         is_baseline=row.is_baseline,
+        has_drafter=row.has_drafter,
         concurrency=row.concurrency,
         e2e_tok_per_s=row.tok_per_s,
         speedup=None if row.is_baseline else row.tok_per_s / baseline,

@@ -9,6 +9,7 @@ comments. Every mistake of the file is reported, with its line and column.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,7 +29,11 @@ REQUIRED = (
     "acceptance_length",
 )
 OPTIONAL = ("concurrency", "method", "drafter", "engine")
-MAX_ROWS = 10_000
+MAX_ROWS = 500
+"""The fit takes the third power of them: 500 are some seconds of processor."""
+MAX_DRAFT = 1_000
+"""Steps, branches and tokens of a draft: far beyond any that exists."""
+MAX_CONCURRENCY = 1_000_000
 DEFAULT_METHOD = "eagle3"
 
 
@@ -64,7 +69,15 @@ def read_table(text: str, *, path: str) -> Table:
     if problems:
         raise StudyFileError(path, problems)
     if len(parsed) - 1 > MAX_ROWS:
-        raise StudyFileError(path, [Problem("file", f"{len(parsed) - 1} rows; at most {MAX_ROWS}")])
+        raise StudyFileError(
+            path,
+            [
+                Problem(
+                    "file",
+                    f"{len(parsed) - 1} rows; at most {MAX_ROWS}: give those of one model on one machine",
+                )
+            ],
+        )
     cells = []
     for (line, _), values in zip(lines[1:], parsed[1:], strict=True):
         if len(values) != len(header):
@@ -97,12 +110,12 @@ def _row(cells: Cells) -> MeasuredRow | None:
     name = cells.text("arm")
     if not name:
         cells.problem("arm", "must be a name")
-    tokens = cells.whole("num_draft_tokens", least=0)
-    steps = cells.whole("num_steps", least=0)
-    topk = cells.whole("topk", least=0)
+    tokens = cells.whole("num_draft_tokens", least=0, most=MAX_DRAFT)
+    steps = cells.whole("num_steps", least=0, most=MAX_DRAFT)
+    topk = cells.whole("topk", least=0, most=MAX_DRAFT)
     graphs = cells.flag("cuda_graphs")
-    speed = cells.positive("e2e_tok_per_s")
-    concurrency = cells.whole("concurrency", least=1) or 1
+    speed = cells.speed("e2e_tok_per_s")
+    concurrency = cells.whole("concurrency", least=1, most=MAX_CONCURRENCY) or 1
     if tokens is None and not cells.text("num_draft_tokens"):
         tokens = steps if (topk or 1) == 1 else None
     is_baseline = tokens == 0
@@ -111,6 +124,8 @@ def _row(cells: Cells) -> MeasuredRow | None:
     if tokens and steps == 0:
         cells.problem("num_steps", f"must be at least 1, or empty, with {tokens} draft tokens")
     depth = 0 if is_baseline else steps or (tokens if (topk or 1) == 1 else None)
+    if depth and tokens:
+        depth = min(depth, tokens)
     length = cells.length("acceptance_length", most=None if depth is None else max(depth, 0) + 1)
     if len(cells.problems) > before or speed is None:
         return None
@@ -162,7 +177,7 @@ def _table_problems(
 
 def _with_assumptions(rows: Sequence[MeasuredRow]) -> Table:
     """Fills a missing acceptance length from the row that differs in graphs alone, and tells twins apart."""
-    assumptions: list[str] = []
+    assumptions: list[str] = [*_pooled_baselines(rows)]
     taken: dict[tuple[object, ...], str] = {}
     distinct: list[MeasuredRow] = []
     for row in rows:
@@ -192,6 +207,17 @@ def _with_assumptions(rows: Sequence[MeasuredRow]) -> Table:
             )
         filled.append(row)
     return Table(tuple(filled), tuple(assumptions))
+
+
+def _pooled_baselines(rows: Sequence[MeasuredRow]) -> Iterable[str]:
+    for concurrency in sorted({row.concurrency for row in rows}):
+        plain = [r.tok_per_s for r in rows if r.is_baseline and r.concurrency == concurrency]
+        if len(plain) > 1:
+            mean = math.exp(math.fsum(map(math.log, plain)) / len(plain))
+            yield (
+                f"plain decoding at {concurrency} at once runs {mean:.1f} tok/s, the geometric mean of its "
+                f"{len(plain)} rows ({min(plain):.1f} to {max(plain):.1f})"
+            )
 
 
 def _as_other_drafter(row: MeasuredRow) -> MeasuredRow:

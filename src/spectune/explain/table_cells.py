@@ -14,6 +14,7 @@ _WORDS = {
     **dict.fromkeys(("false", "no", "off", "0"), False),
     "": None,
 }
+_LEAST_TOK_PER_S, _MOST_TOK_PER_S = 0.001, 10_000_000.0
 _RANGE = re.compile(r"^\s*([0-9.]+)\s*(?:-|–|to)\s*([0-9.]+)\s*$")
 
 
@@ -31,19 +32,21 @@ class Cells:
     def problem(self, column: str, message: str) -> None:
         self.problems.append(Problem(column, f"{message}, got {self.text(column)[:60]!r}", self.line))
 
-    def whole(self, column: str, *, least: int) -> int | None:
+    def whole(self, column: str, *, least: int, most: int) -> int | None:
         text = self.text(column)
         if not text:
             return None
-        if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
-            self.problem(column, f"must be a whole number of at least {least}, or empty for unknown")
+        if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
+            self.problem(column, f"must be a whole number from {least} to {most}, or empty for unknown")
             return None
         return int(text)
 
-    def positive(self, column: str) -> float | None:
+    def speed(self, column: str) -> float | None:
         value = _number(self.text(column))
-        if value is None or value <= 0:
-            self.problem(column, "must be a number above 0")
+        if value is None or not _LEAST_TOK_PER_S <= value <= _MOST_TOK_PER_S:
+            self.problem(
+                column, f"must be tokens per second, from {_LEAST_TOK_PER_S:g} to {_MOST_TOK_PER_S:,.0f}"
+            )
             return None
         return value
 
@@ -66,7 +69,7 @@ class Cells:
             )
             return None
         low, high = bounds[0], bounds[1]
-        if most is not None and low > most:
+        if most is not None and high > most:
             self.problem(column, f"is more than the {most} tokens a step of this arm can give")
             return None
         value = (low + high) / 2
