@@ -216,6 +216,8 @@ def test_speed_comes_from_explain(tmp_path: Path, capsys) -> None:
         {"arm": "k6", "is_baseline": False, "concurrency": 1, "step_cost_s": 0.060, "e2e_tok_per_s": 40},
         {"arm": "k3", "is_baseline": False, "concurrency": 8, "step_cost_s": 0.5, "e2e_tok_per_s": 99},
     ]
+    lookup = {"arm": "ngram", "is_baseline": False, "has_drafter": False, "concurrency": 1}
+    rows.append({**lookup, "step_cost_s": 0.025, "e2e_tok_per_s": 60})  # the fastest, and nothing to train
     path = tmp_path / "explain.json"
     path.write_text(json.dumps({"baseline_tok_per_s": {"1": 50.0, "8": 90.0}, "rows": rows}))
     typed = [f"--point={p.num_samples}={p.acceptance_length}" for p in MEASURED]
@@ -224,7 +226,7 @@ def test_speed_comes_from_explain(tmp_path: Path, capsys) -> None:
     ] == pytest.approx(1.8)
     other = forecast_cli(capsys, *typed, "--explain", str(path), "--arm", "k6")
     assert other["needed"][0]["acceptance_length"] == pytest.approx(3.0)
-    with pytest.raises(BadInput, match="no arm 'k9' with a step cost; it has k3, k6"):
+    with pytest.raises(BadInput, match="no arm 'k9' with a step cost; it has k3, k6, ngram"):
         forecast_cli(capsys, *typed, "--explain", str(path), "--arm", "k9")
 
 

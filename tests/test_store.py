@@ -85,6 +85,21 @@ def test_a_damaged_record_names_its_file(
         directory.read_trials()
 
 
+def test_a_value_that_no_record_holds_is_named_by_its_place(
+    recorded: tuple[StudyDir, Study, list[Trial]],
+) -> None:
+    directory, _, _ = recorded
+    path = directory.trial_paths()[0] / "trial.json"
+    body = json.loads(path.read_text(encoding="utf-8"))
+    body["number"] = "first"
+    path.write_text(json.dumps(body), encoding="utf-8")
+    with pytest.raises(
+        BadInput, match=r"trial\.json: not a trial record of this version: number: "
+    ) as raised:
+        directory.read_trials()
+    assert "http" not in str(raised.value)
+
+
 def test_a_newer_schema_says_update(recorded: tuple[StudyDir, Study, list[Trial]]) -> None:
     directory, _, _ = recorded
     path = directory.path / "study.json"

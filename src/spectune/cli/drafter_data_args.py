@@ -192,7 +192,7 @@ def _add_forecast(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     speed.add_argument(
         "--explain", metavar="FILE", help="`spectune explain --json` of a study, instead of both"
     )
-    speed.add_argument("--arm", help="the arm of --explain (default: its best one that speculates)")
+    speed.add_argument("--arm", help="the arm of --explain (default: its best one with a drafter)")
     speed.add_argument("--goal", type=float, default=1.3, help="speedup aimed at (default: %(default)s)")
     cost = parser.add_argument_group("cost of training")
     cost.add_argument("--train-s-per-sample", type=float, help="seconds of training per sample, all epochs")

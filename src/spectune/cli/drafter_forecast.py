@@ -163,15 +163,20 @@ def _speed(args: argparse.Namespace) -> SpeedFacts | None:
 
 
 def _from_explain(path: Path, arm: str | None) -> SpeedFacts:
-    """The named arm, or the fastest that speculates, at the lowest concurrency."""
+    """The named arm, or the fastest with a drafter (n-grams have none to train), at the lowest concurrency."""
     body = _read_json(path)
     rows = [as_dict(row) for row in body.get("rows") or ()]
     usable = [row for row in rows if not row.get("is_baseline") and _float(row.get("step_cost_s"))]
     names = ", ".join(dict.fromkeys(str(row.get("arm")) for row in usable))
-    if arm is not None:
+    if arm is None:
+        usable = [row for row in usable if row.get("has_drafter", True)]
+    else:
         usable = [row for row in usable if row.get("arm") == arm]
     if not usable:
-        problem = f"no arm {arm!r} with a step cost; it has {names}" if names else "no arm with a step cost"
+        if arm is not None and names:
+            problem = f"no arm {arm!r} with a step cost; it has {names}"
+        else:
+            problem = "no arm with a drafter and a step cost"
         raise BadInput(f"{path}: {problem}; give the output of `spectune explain --json`")
     lowest = min(as_int(row.get("concurrency")) or 1 for row in usable)
     here = [row for row in usable if (as_int(row.get("concurrency")) or 1) == lowest]

@@ -37,6 +37,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import RequestRecord
 from spectune.domain.study import Study
@@ -162,6 +164,9 @@ def read_trial(path: Path) -> Trial | None:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"[:300]
     return " ".join(str(error).split())[:300]
 
 
