@@ -124,6 +124,16 @@ class TestLoading:
         assert preview.estimated_s > 0 and "--method" in preview.commands["good"].argv
         assert not (tmp_path / "s").exists()
 
+    def test_a_preview_counts_no_more_than_the_budget_allows(self, tmp_path: Path) -> None:
+        whole = spectune.load_study(STUDY).preview(tmp_path / "s")
+        two = spectune.load_study({**STUDY, "budget": {"max_trials": 2}}).preview(tmp_path / "s")
+        assert two.launches == 2
+        assert two.estimated_s == pytest.approx(whole.estimated_s * 2 / 3)
+        assert two.basis.endswith("ended by budget.max_trials: 2")
+        short = spectune.load_study({**STUDY, "budget": {"max_minutes": 0.01}}).preview(tmp_path / "s")
+        assert short.estimated_s == pytest.approx(0.6)
+        assert short.basis.endswith("ended by budget.max_minutes: 0.01, before the last launch")
+
     def test_a_refused_check_raises_with_its_findings_and_writes_nothing(self, tmp_path: Path) -> None:
         study = {
             **STUDY,

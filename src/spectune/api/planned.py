@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,18 +90,29 @@ class PlannedStudy:
         trials = open_study(str(where)).read_trials() if study_exists(str(where)) else []
         todo = remaining(study, trials)
         launches, measured = launches_of(study, todo), len(todo)
+        ends: list[str] = []
         if study.search is not None and study.search_end is None:
             likely = search_estimate(study, trials)
             launches = max(launches, likely.launches_likely - num_launches(trials))
             measured = max(measured, likely.trials_likely - len(trials))
+        left = launches
+        if study.budget.max_trials is not None:
+            left = min(launches, max(0, study.budget.max_trials - num_launches(trials)))
+        if left < launches:
+            launches, measured = left, math.ceil(measured * left / launches)
+            ends.append(f"ended by budget.max_trials: {study.budget.max_trials}")
         expected = estimate(study, trials, remaining=measured, launches=launches)
+        seconds, minutes = expected.seconds, study.budget.max_minutes
+        if minutes is not None and seconds > minutes * 60:
+            seconds = minutes * 60
+            ends.append(f"ended by budget.max_minutes: {minutes:g}, before the last launch")
         names = {arm.arm_id: arm.name for arm in study.arms}
         return Preview(
             commands={arm.name: _command(study, arm) for arm in study.arms},
             order=tuple(names[planned.arm_id] for planned in todo),
             launches=expected.launches,
-            estimated_s=expected.seconds,
-            basis=expected.basis,
+            estimated_s=seconds,
+            basis="; ".join([expected.basis, *ends]),
         )
 
     def prepare(
