@@ -12,6 +12,7 @@ from spectune.cli.explain import explain_command
 from spectune.domain.arm import Arm, Knobs, baseline_arm
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_observation import Observation
+from spectune.domain.prediction_shape import shape_of
 from spectune.errors import BadInput, StudyFileError
 from spectune.explain.explanation import explain
 from spectune.explain.measured import MeasuredRow, Prediction
@@ -19,6 +20,7 @@ from spectune.explain.records import ExplainedRow, Explanation, WhatIf
 from spectune.explain.table import read_table
 from spectune.explain.terminal import explanation_view
 from spectune.report.explained import measured_rows
+from spectune.report.markdown_why import markdown_why
 from spectune.report.summary import summarize
 
 HEADER = "arm,num_steps,topk,num_draft_tokens,cuda_graphs,e2e_tok_per_s,acceptance_length\n"
@@ -262,6 +264,12 @@ class TestTable:
         with pytest.raises(BadInput, match="601 rows; at most 500"):
             read_table(table_of(BASELINE, *lines), path="rows.csv")
 
+    def test_a_chain_counted_with_its_root_is_read_as_sglang_counts(self) -> None:
+        found = explained(table_of(BASELINE, "k3,3,1,4,true,120,2.4"))
+        assert found.rows == explained(table_of(BASELINE, "k3,3,1,3,true,120,2.4")).rows
+        assert "4 draft tokens in a chain of 3 steps count the root" in found.assumptions[0]
+        assert not any("root" in text for text in explained(STORY).assumptions)
+
     def test_several_baselines_are_said_to_be_pooled(self) -> None:
         # The geometric mean of 80 and 45 is 60.
         found = explained(table_of("a,0,0,0,,80,", "b,0,0,0,,45,", "k3,3,1,3,,70,2.0"))
@@ -362,7 +370,7 @@ class TestCommand:
 def measured(arm: Arm, speed: float, *, log_sd: float, kept: float | None = None) -> MeasuredRow:
     length = None if kept is None else Interval(value=kept, low=None, high=None, n=9, unit="tokens/step")
     observed = Observation(arm, speed, None, None, length=kept, log_sd=log_sd)
-    return MeasuredRow(arm.name, observed, length, depth=arm.knobs.num_draft_tokens or 0)
+    return MeasuredRow(arm.name, observed, length, depth=shape_of(arm).steps)
 
 
 PLAIN = baseline_arm(engine="vllm", target="m")
@@ -396,6 +404,23 @@ class TestWhatIsShown:
         (serve,) = [a for a in found.next if a.action == "serve ngram"]
         assert serve.command == "serve ngram"
         assert "wins: 140.0 tok/s" in found.headline
+
+    def test_the_winner_is_the_headline_and_its_requests_belong_to_its_command(self) -> None:
+        short = EAGLE3.model_copy(update={"name": "short", "request": {"speculative.n_max": 2}})
+        rows = [
+            measured(PLAIN, 100.0, log_sd=0.02),
+            measured(short, 140.0, log_sd=0.02, kept=2.8),
+            measured(EAGLE3, 150.0, log_sd=0.3, kept=2.4),
+        ]
+        found = explain(rows, winner_id=short.arm_id, winning_command="serve short")
+        assert found.headline.startswith("short, the best arm, wins: 140.0 tok/s")
+        assert found.winning_request_note == 'with {"speculative.n_max": 2} in the body of each request'
+        assert "verifying 2 tokens" in row(found, "short").binding_limit
+        console = Console(width=100, force_terminal=False)
+        with console.capture() as capture:
+            console.print(explanation_view(found))
+        assert '{"speculative.n_max": 2} in the body' in " ".join(capture.get().split())
+        assert any('"speculative.n_max": 2' in line for line in markdown_why(found))
 
     def test_training_is_advised_for_a_drafter_and_never_for_n_grams(self) -> None:
         found = self.found(PLAIN)

@@ -53,7 +53,7 @@ def explain(
     )
     concurrencies = sorted({row.concurrency for row in rows})
     return Explanation(
-        headline=_headline(best, anchor, explained),
+        headline=_headline(best, _shown(rows, first, winner_id) or anchor, explained),
         baseline_tok_per_s={str(c): model.baseline_tok_per_s(c) or 0.0 for c in concurrencies},
         best_arm=id_of(best.arm),
         rows=explained,
@@ -63,6 +63,7 @@ def explain(
         predictions=tuple(_judged(item) for item in predictions),
         model_error=_error(predictions),
         winning_command=winning_command,
+        winning_request=next((dict(r.arm.request) for r in rows if id_of(r.arm) == winner_id), {}),
         assumptions=tuple(assumptions),
     )
 
@@ -75,6 +76,12 @@ def _anchor(rows: Sequence[MeasuredRow], concurrency: int) -> MeasuredRow | None
         if not r.is_baseline and r.concurrency == concurrency and r.tokens_per_step is not None
     ]
     return max(known, key=lambda r: r.tok_per_s, default=None)
+
+
+def _shown(rows: Sequence[MeasuredRow], concurrency: int, winner_id: str | None) -> MeasuredRow | None:
+    """The arm that is shown to be best, if it speculates and its acceptance length is known."""
+    known = [r for r in rows if not r.is_baseline and r.tokens_per_step is not None]
+    return next((r for r in known if r.concurrency == concurrency and id_of(r.arm) == winner_id), None)
 
 
 def _headline(best: MeasuredRow, anchor: MeasuredRow | None, explained: Sequence[ExplainedRow]) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from spectune.domain.interval import Interval
+from spectune.domain.prediction_shape import shape_of
 from spectune.explain.measured import MeasuredRow
 from spectune.explain.records import LossShares, StepPart
 
@@ -102,10 +103,10 @@ def _count(number: int | None, word: str, unknown: str) -> str:
 
 
 def _cause(name: str, row: MeasuredRow) -> str:
-    knobs = row.arm.knobs
+    tokens = shape_of(row.arm).tokens if row.arm.knobs.num_draft_tokens else None
     words = [
         _CAUSES.get(part, part).format(
-            tokens=_count(knobs.num_draft_tokens, "token", "the drafted tokens"),
+            tokens=_count(tokens, "token", "the drafted tokens"),
             steps=_count(row.depth, "step", "all steps"),
         )
         for part in name.split(" and ")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
+
+from pydantic import Field
 
 from spectune.domain.interval import Interval
 from spectune.domain.record import Record
@@ -159,6 +162,15 @@ class Explanation(Record):
     predictions: tuple[PredictedAgainstMeasured, ...] = ()
     model_error: ModelError | None = None
     winning_command: str | None = None
+    winning_request: dict[str, Any] = Field(default_factory=dict)
+    """What the body of each request must hold beside it: with other fields it is another arm."""
     training: tuple[str, ...] = ()
     """What more training data would buy, where acceptance lengths at three data sizes are known."""
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def winning_request_note(self) -> str | None:
+        """What the command alone does not do."""
+        if not self.winning_request:
+            return None
+        return f"with {json.dumps(self.winning_request, ensure_ascii=False)} in the body of each request"

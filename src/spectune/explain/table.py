@@ -2,7 +2,7 @@
 
 Columns: ``arm,num_steps,topk,num_draft_tokens,cuda_graphs,e2e_tok_per_s,acceptance_length``,
 and optionally ``concurrency,method,drafter,engine``. The baseline has 0 draft
-tokens. An acceptance length may be a range, ``2.1-2.5``. Lines with # are
+tokens; tokens are those proposed, without the root. An acceptance length may be a range, ``2.1-2.5``. Lines with # are
 comments. Every mistake of the file is reported, with its line and column.
 """
 
@@ -90,7 +90,14 @@ def read_table(text: str, *, path: str) -> Table:
     problems += _table_problems(rows, lines_of, complete=not problems)
     if problems:
         raise StudyFileError(path, sorted(problems, key=lambda p: p.line or 0))
-    return _with_assumptions(rows)
+    found_rows = _with_assumptions(rows)
+    rooted = [
+        f"{row.text('arm')}: {row.text('num_draft_tokens')} draft tokens in a chain of {row.text('num_steps')} steps "
+        f"count the root, as SGLang does: read as {row.text('num_steps')}"
+        for row in cells
+        if _counts_the_root(row)
+    ]
+    return replace(found_rows, assumptions=(*rooted, *found_rows.assumptions))
 
 
 def _header_problems(header: Sequence[str], line: int) -> Iterable[Problem]:
@@ -119,6 +126,8 @@ def _row(cells: Cells) -> MeasuredRow | None:
     if tokens is None and not cells.text("num_draft_tokens"):
         tokens = steps if (topk or 1) == 1 else None
     is_baseline = tokens == 0
+    if topk == 1 and steps and tokens == steps + 1:
+        tokens = steps  # SGLang's own count, which includes the root; ``_with_assumptions`` says so
     if is_baseline and steps:
         cells.problem("num_steps", "must be 0 or empty where num_draft_tokens is 0")
     if tokens and steps == 0:
@@ -149,6 +158,16 @@ def _row(cells: Cells) -> MeasuredRow | None:
         launch=cells.line,
     )
     return MeasuredRow(name, observation, None if is_baseline else length, depth=depth)
+
+
+def _counts_the_root(cells: Cells) -> bool:
+    steps, tokens = cells.text("num_steps"), cells.text("num_draft_tokens")
+    return (
+        cells.text("topk") == "1"
+        and steps.isdecimal()
+        and tokens.isdecimal()
+        and 0 < int(steps) == int(tokens) - 1
+    )
 
 
 def _table_problems(
