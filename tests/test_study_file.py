@@ -217,6 +217,35 @@ def test_a_value_that_no_arm_can_have_is_one_plain_problem(tmp_path: Path) -> No
     ]
 
 
+def test_every_combination_has_a_name_of_its_own(tmp_path: Path) -> None:
+    text = GOOD[: GOOD.index("arms:")].replace("llamacpp", "vllm") + (
+        "factors: {method: [eagle3], drafter: [one/a, two/b], cuda_graphs: [true, null], flags.x-n: [1], "
+        "flags.y-n: [1, 2]}\n"
+    )
+    spec, _, document = load_study_file(write(tmp_path, text))
+    machine = Machine(hostname="h", os="?", cpu=None, cores=None, memory_bytes=None, gpus=None, python="?")
+    study = resolve_study(spec, document, path=tmp_path / "study.yaml", machine=machine)
+    names = [arm.name for arm in study.arms]
+    assert names[:5] == [
+        "baseline",
+        "eagle3-n=1-n=1-a-graphs",
+        "eagle3-n=1-n=2-a-graphs",
+        "eagle3-n=1-n=1-a",
+        "eagle3-n=1-n=2-a",
+    ]
+    assert len(set(names)) == len(names) == 9
+    assert {arm.knobs.drafter for arm in study.arms[1:]} == {"one/a", "two/b"}
+
+
+def test_combinations_that_still_share_a_name_are_numbered(tmp_path: Path) -> None:
+    text = GOOD[: GOOD.index("arms:")] + f"factors: {{method: [ngram], flags.{'x' * 70}: [1, 2]}}\n"
+    spec, _, document = load_study_file(write(tmp_path, text))
+    machine = Machine(hostname="h", os="?", cpu=None, cores=None, memory_bytes=None, gpus=None, python="?")
+    study = resolve_study(spec, document, path=tmp_path / "study.yaml", machine=machine)
+    first, second = (arm.name for arm in study.arms[1:])
+    assert first.startswith("ngram-xxx") and second == f"{first[:56]}-2"
+
+
 @pytest.mark.parametrize(
     ("arm", "words"),
     [

@@ -238,6 +238,8 @@ def _arms(
     places: dict[str, tuple[str | int, ...]] = {}
     for arm_spec, place in [*_listed(spec), *_combinations(spec, problem)]:
         name = arm_spec.name or _name_of(arm_spec)
+        if place == ("factors",):
+            name = _told_apart(name, arm_spec, spec, adapter)
         if arm_spec.only_engines and adapter.name not in arm_spec.only_engines:
             skipped.append(name)
             continue
@@ -247,6 +249,9 @@ def _arms(
         if arm.arm_id in arms:
             problem(place, f"arm {name} is the same configuration as arm {arms[arm.arm_id].name}")
             continue
+        if name in names and place == ("factors",):  # nobody can give a combination another name
+            name = next(n for i in itertools.count(2) if (n := f"{name[:56]}-{i}") not in names)
+            arm = arm.model_copy(update={"name": name})
         if name in names or name == baseline.name:
             problem(place, f"two arms are called {name!r}; give them names of their own")
             continue
@@ -256,6 +261,17 @@ def _arms(
         if arm_spec.expect or arm_spec.why:
             expectations[arm.arm_id] = ArmExpectation(expect=arm_spec.expect, why=arm_spec.why)
     return [baseline, *arms.values()], expectations, skipped, places
+
+
+def _told_apart(name: str, arm: ArmSpec, spec: StudySpec, adapter: EngineAdapter) -> str:
+    """With the factors that a name leaves out, where they have several values."""
+    more = ""
+    reference = arm.drafter.for_format(adapter.model_format) if arm.drafter is not None else None
+    if reference is not None and len(spec.factors.get("drafter", ())) > 1:
+        more += f"-{Path(reference).name[:30]}"
+    if arm.cuda_graphs is True and None in spec.factors.get("cuda_graphs", ()):
+        more += "-graphs"
+    return name[: 60 - len(more)] + more
 
 
 def _listed(spec: StudySpec) -> list[tuple[ArmSpec, tuple[str | int, ...]]]:
@@ -285,9 +301,13 @@ def _combinations(spec: StudySpec, problem: Any) -> list[tuple[ArmSpec, tuple[st
             )
         except ValidationError as error:
             for details in error.errors():
-                message = details["msg"].removeprefix("Value error, ")
-                where = ".".join(str(part) for part in details["loc"])
-                problem(("factors",), f"{where}: {message}, got {details['input']!r:.80}")
+                message, where = details["msg"].removeprefix("Value error, "), details["loc"]
+                if where[0] == "flags":
+                    message, where = "must be a text, a number, true or false", where[:2]
+                dotted = ".".join(str(part) for part in where)
+                got = details["input"]
+                shown = "" if details["type"] == "missing" else f", got {got!r:.80}"
+                problem(("factors",), f"{dotted}: {message}{shown}")
     return found
 
 
