@@ -217,6 +217,11 @@ def test_a_value_that_no_arm_can_have_is_one_plain_problem(tmp_path: Path) -> No
     ]
 
 
+def test_a_load_point_given_twice_is_refused(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, GOOD + "workload: {concurrency: [1, 4, 1]}\n")
+    assert problem[1:] == ("workload.concurrency", "1 is there twice; each load point is measured once")
+
+
 def test_every_combination_has_a_name_of_its_own(tmp_path: Path) -> None:
     text = GOOD[: GOOD.index("arms:")].replace("llamacpp", "vllm") + (
         "factors: {method: [eagle3], drafter: [one/a, two/b], cuda_graphs: [true, null], flags.x-n: [1], "

@@ -251,6 +251,14 @@ class WorkloadSpec(_Spec):
         description="Before measuring, at the load's own concurrency; default: twice it, 3 to 64.",
     )
 
+    @field_validator("concurrency", "request_rate")
+    @classmethod
+    def _each_once(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        twice = next((v for i, v in enumerate(value) if v in value[:i]), None)
+        if twice is not None:
+            raise ValueError(f"{twice:g} is there twice; each load point is measured once")
+        return value
+
 
 class BudgetSpec(_Spec):
     """Limits; reaching one ends the study cleanly, and a larger one resumes it."""
