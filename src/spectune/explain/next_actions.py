@@ -97,7 +97,7 @@ def _winner(
         loss = 0.0 if anchor is None else plain.tok_per_s / anchor.tok_per_s - 1
         yield _Idea(
             "switch-off",
-            "switch speculation off with this drafter",
+            "switch speculation off" + (" with this drafter" if anchor is None or anchor.has_drafter else ""),
             f"plain decoding runs {plain.tok_per_s:.1f} tok/s{against}",
             _measured(plain),
             loss,
