@@ -51,7 +51,7 @@ demo: install
 
 test: install
 	@echo "== tests (the embedded model is fetched once, 93 MB)"
-	$(BIN)/python -m pytest -m "not engine and not drafter and not browser and not stores and not ray" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not engine and not drafter and not browser and not stores and not ray" -n 3 --dist loadfile
 
 test-browser: install
 	@echo "== tests of the report and the live page in a real browser"
@@ -84,7 +84,7 @@ $(STORES_STAMP): pyproject.toml src/spectune/__init__.py
 
 test-stores: $(STORES_STAMP)
 	@echo "== tests of studies in an object store and of the export to MLflow"
-	$(STORES_BIN)/python -m pytest -m stores -n 2 --dist loadfile
+	$(STORES_BIN)/python -m pytest -m stores -n 3 --dist loadfile
 
 $(RAY_STAMP): pyproject.toml src/spectune/__init__.py
 	@echo "== installing spectune with Ray into $(RAY_VENV)"
