@@ -277,10 +277,37 @@ def test_a_disk_that_fills_up_costs_no_more_than_the_steps_since_the_last_checkp
 
 def test_other_settings_in_the_same_folder_are_refused(inputs: dict[str, Any], tmp_path: Path) -> None:
     short = OPTIONS.model_copy(update={"max_steps": 2})
-    train(short, out=tmp_path / "run", cadence=cadence(), **inputs)
+    result = train(short, out=tmp_path / "run", cadence=cadence(), **inputs)
+    other = short.model_copy(update={"seed": 1})
+    for has_ended in (True, False):
+        assert (tmp_path / "run" / "result.json").exists() == has_ended
+        with pytest.raises(BadInput, match=r"begun with other settings: options.seed was 0, now 1"):
+            train(other, out=tmp_path / "run", cadence=cadence(), **inputs)
+        (tmp_path / "run" / "result.json").unlink(missing_ok=True)
+
+
+def test_a_run_killed_behind_its_last_checkpoint_still_gives_its_result(
+    inputs: dict[str, Any], tmp_path: Path
+) -> None:
+    short = OPTIONS.model_copy(update={"max_steps": 2})
+    result = train(short, out=tmp_path / "run", cadence=cadence(), **inputs)
     (tmp_path / "run" / "result.json").unlink()
-    with pytest.raises(BadInput, match=r"begun with other settings: options.seed was 0, now 1"):
-        train(short.model_copy(update={"seed": 1}), out=tmp_path / "run", cadence=cadence(), **inputs)
+    again = train(short, out=tmp_path / "run", cadence=cadence(), **inputs)
+    assert again.final_loss == result.final_loss
+    assert again.held_out_acceptance_length == result.held_out_acceptance_length
+    assert again.train_s == pytest.approx(result.train_s)
+    assert again.tok_per_s == pytest.approx(result.tok_per_s, rel=0.01)
+
+
+def test_a_damaged_result_or_description_is_named(inputs: dict[str, Any], tmp_path: Path) -> None:
+    short = OPTIONS.model_copy(update={"max_steps": 2})
+    train(short, out=tmp_path / "run", cadence=cadence(), **inputs)
+    (tmp_path / "run" / "result.json").write_text("{")
+    with pytest.raises(BadInput, match=r"result.json: damaged.*; delete it"):
+        train(short, out=tmp_path / "run", cadence=cadence(), **inputs)
+    (tmp_path / "run" / "run.json").write_text("[1]")
+    with pytest.raises(BadInput, match=r"run.json: not the description of a run; give another --out"):
+        train(short, out=tmp_path / "run", cadence=cadence(), **inputs)
 
 
 def test_a_damaged_checkpoint_is_named_with_what_to_do(inputs: dict[str, Any], tmp_path: Path) -> None:

@@ -101,6 +101,6 @@ class TrainResult(Record):
     held_out_acceptance_length: tuple[float, ...] | None
     tok_per_s: float
     train_s: float
-    """Of this start of the run, without making features and without evaluation."""
+    """Over all starts of the run, without making features and without evaluation."""
     floor_frac: float | None
     """Share of the time that the counted operations alone would take at the measured matrix rate."""

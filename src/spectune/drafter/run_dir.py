@@ -22,7 +22,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,8 @@ class RunDir:
             before = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise BadInput(f"{file}: not JSON: {error}; give another --out") from error
+        if not isinstance(before, dict):
+            raise BadInput(f"{file}: not the description of a run; give another --out")
         # Only what has been recorded counts: an option added by a later version has its default.
         changed = _differences(before, description)
         if changed:
@@ -88,6 +90,15 @@ class RunDir:
     def append_report(self, report: StepReport) -> None:
         with (self.path / "progress.jsonl").open("a", encoding="utf-8") as file:
             file.write(report.model_dump_json() + "\n")
+
+    def reports(self) -> list[StepReport]:
+        """Of all starts of the run, in order; lines that are no report are passed over."""
+        file = self.path / "progress.jsonl"
+        found = []
+        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+            with suppress(ValueError):
+                found.append(StepReport.model_validate_json(line))
+        return found
 
     def forget_reports_after(self, step: int) -> None:
         """Drops the lines of steps that a kill undid, and a torn last line."""
@@ -152,9 +163,17 @@ class RunDir:
         _write_text(self.path / "result.json", result.model_dump_json(indent=1) + "\n")
 
     def result(self) -> TrainResult | None:
-        """Of a run that has ended."""
+        """Of a run that has ended. Raises ``BadInput`` for a damaged one."""
         file = self.path / "result.json"
-        return TrainResult.model_validate_json(file.read_text(encoding="utf-8")) if file.exists() else None
+        if not file.exists():
+            return None
+        try:
+            return TrainResult.model_validate_json(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise BadInput(
+                f"{file}: damaged, not the result of a run; delete it, and the same command makes it again from the "
+                "last checkpoint"
+            ) from error
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any], place: str = "") -> list[str]:

@@ -89,17 +89,19 @@ def train(
     look = cadence or Cadence()
     run, cache = RunDir(out), cache or out
     with join_world(device) as world, run.held(by_this_process=world.is_first):
+        target = read_checkpoint(target_source)
+        config = config_for_target(target, layers=options.layers, draft_vocab_size=options.draft_vocab_size)
+        rows = _rows(world, data, cache / "rows", options, config)
+        if world.is_first:
+            run.begin(_description(options, target_source, rows))
+        wait_for_all(world)
         ended = run.result()
         if ended is not None:
             look.on_note(f"{out}: this run has ended; its result is shown")
             return ended
-        target = read_checkpoint(target_source)
-        config = config_for_target(target, layers=options.layers, draft_vocab_size=options.draft_vocab_size)
-        rows = _rows(world, data, cache / "rows", options, config)
         vocabulary = choose_vocabulary(rows, size=config.draft_vocab_size, vocab_size=config.vocab_size)
         plan = _plan(rows, options)
         if world.is_first:
-            run.begin(_description(options, target_source, rows))
             _note_data(look, rows, vocabulary, plan)
         wait_for_all(world)
         source = _feature_source(world, options, target_source, rows, config, cache / "features", look)
@@ -277,7 +279,19 @@ class _Trainer:
                     **{m: like(found.optimizer[f"{m}.{name}"], parameter) for m in _MOMENTS},
                 }
         self.step = self.saved_step = found.step
+        self._count_before(self.run.reports())
         self.look.on_note(f"going on from step {found.step}")
+
+    def _count_before(self, reports: Sequence[StepReport]) -> None:
+        """What earlier starts of the run did; after the last step it is all that is left to tell."""
+        step = 0
+        for report in reports:
+            if report.samples_per_s <= 0:
+                continue
+            seconds = (report.step - step) * self.options.batch_size / report.samples_per_s
+            self.trained_s += seconds
+            self.trained_tokens += round(report.tok_per_s * seconds)
+            self.last_loss, step = report.loss, report.step
 
     def loop(self) -> None:
         """Steps until the last; reports, evaluates and saves on the way."""
