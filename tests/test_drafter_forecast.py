@@ -159,6 +159,19 @@ def test_a_goal_that_is_reached_is_a_reason_to_stop() -> None:
     assert found.advice == "stop" and "1.58x is already reached" in found.because
 
 
+def test_points_that_fall_are_no_reason_to_train_more() -> None:
+    falling = (DataPoint(100, 1.8), DataPoint(300, 1.6), DataPoint(900, 1.4))
+    found = report(falling, depth=3)
+    assert found.advice == "stop"
+    assert (
+        "1.80 tokens per step with 100 samples and 1.40 with 900: that is no effect of more data"
+        in found.because
+    )
+    assert any("these points contradict" in line for line in found.assumptions)
+    noisy = (DataPoint(100, 1.50), DataPoint(300, 1.61), DataPoint(900, 1.60))
+    assert "no effect of more data" not in report(noisy, depth=3).because
+
+
 def test_a_weak_category_is_named_as_in_the_public_case() -> None:
     """Kimi-K2.5 after 300 k samples without Chinese: CEval 1.482 beside 2.6 to 3.3."""
     others = {"MTBench": 2.624, "GSM8K": 3.123, "HumanEval": 3.242, "MATH500": 3.323, "MMStar": 2.566}
@@ -230,6 +243,9 @@ def test_speed_comes_from_explain(tmp_path: Path, capsys) -> None:
         forecast_cli(capsys, *typed, "--explain", str(path), "--arm", "k9")
 
 
+_POINTS = ("--point=100=1.2", "--point=300=1.4", "--point=900=1.5")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -245,8 +261,48 @@ def test_speed_comes_from_explain(tmp_path: Path, capsys) -> None:
         (["1000=/nowhere/eval.json"], "cannot be read as JSON"),
         (["--point", "1=1", "--baseline-tok-s", "50"], "belong together"),
         (["--category-point", "1000=1.9"], "CATEGORY:SAMPLES=LENGTH"),
+        ([*_POINTS, "--category-point", "code:1000=0.5"], "code:1000=0.5: an acceptance length counts"),
+        ([*_POINTS, "--price-per-hour", "5"], "needs --train-s-per-sample"),
+        (["--point", "1e-300=1.2"], "of at least 1 sample, got '1e-300=1.2'"),
+        (["--point", "1e300=1.2"], "got '1e300=1.2'"),
     ],
 )
 def test_bad_input_is_one_clear_error(arguments: list[str], message: str, capsys) -> None:
     with pytest.raises(BadInput, match=message):
         forecast_cli(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("flag", "content", "message"),
+    [
+        ("--explain", '{"rows": 3}', "no arm with a step cost"),
+        (
+            "--explain",
+            '{"rows": [{"arm": "a", "step_cost_s": 0.1, "e2e_tok_per_s": 9}], "baseline_tok_per_s": {"1": 0}}',
+            "no baseline speed at concurrency 1",
+        ),
+        ("--explain", '{"rows": [{"arm": "a", "step_cost_s": -1}]}', "no arm with a step cost"),
+        ("1000=", '{"chains": 3}', "no chains in it"),
+        (
+            "1000=",
+            '{"chains": [{"num_draft_tokens": 3, "acceptance_length": {"value": Infinity}}]}',
+            "no acceptance length at 3 drafted tokens",
+        ),
+    ],
+)
+def test_a_file_of_another_kind_is_one_clear_error(
+    flag: str, content: str, message: str, tmp_path: Path, capsys
+) -> None:
+    file = tmp_path / "file.json"
+    file.write_text(content)
+    given = [flag, str(file)] if flag.startswith("--") else [f"{flag}{file}"]
+    with pytest.raises(BadInput, match=f"{file}: {message}"):
+        forecast_cli(capsys, *_POINTS, *given)
+
+
+@pytest.mark.parametrize("seed", ["-1", "99999999999999999999999", "x", "2147483648"])
+def test_a_seed_that_no_generator_takes_is_refused(seed: str, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        forecast_cli(capsys, *_POINTS, "--seed", seed)
+    assert ended.value.code == 2
+    assert "must be a whole number from 0 to 2147483647" in capsys.readouterr().err

@@ -277,7 +277,7 @@ def test_a_disk_that_fills_up_costs_no_more_than_the_steps_since_the_last_checkp
 
 def test_other_settings_in_the_same_folder_are_refused(inputs: dict[str, Any], tmp_path: Path) -> None:
     short = OPTIONS.model_copy(update={"max_steps": 2})
-    result = train(short, out=tmp_path / "run", cadence=cadence(), **inputs)
+    train(short, out=tmp_path / "run", cadence=cadence(), **inputs)
     other = short.model_copy(update={"seed": 1})
     for has_ended in (True, False):
         assert (tmp_path / "run" / "result.json").exists() == has_ended

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from spectune.cli.drafter_data_args import add_data_commands
+from spectune.cli.drafter_data_args import add_data_commands, seed_number
 
 
 def add_drafter(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -78,7 +78,7 @@ def _add_train(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         metavar="N",
         help="train on so many of the training rows, by chance, smaller choices within larger ones: for a forecast",
     )
-    course.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    course.add_argument("--seed", type=seed_number, default=0, help="default: %(default)s")
     machine = parser.add_argument_group("machine")
     machine.add_argument(
         "--features",
@@ -150,7 +150,7 @@ def _add_evaluate(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--max-length", type=_whole, default=8192, metavar="TOKENS", help="default: %(default)s"
     )
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="float32", help="of the target")
-    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    parser.add_argument("--seed", type=seed_number, default=0, help="default: %(default)s")
     _device_flag(parser)
     _json_flag(parser)
 

@@ -25,6 +25,8 @@ from spectune.engines.bodies import as_dict, as_int
 from spectune.errors import BadInput
 
 _MAX_FILE_BYTES = 200_000_000
+_MAX_SAMPLES = 1e15
+_FLOAT_MAX = 1e300
 _Z = 1.96
 
 
@@ -60,6 +62,9 @@ def forecast_command(args: argparse.Namespace) -> int:
         check_last=args.check_last,
         seed=args.seed,
     )
+    cost = request.cost
+    if cost.price_per_hour is not None and cost.train_s_per_sample is None and cost.data_s_per_sample is None:
+        raise BadInput("--price-per-hour: needs --train-s-per-sample, --data-s-per-sample, or both")
     report = make_forecast(request)
     if args.json:
         sys.stdout.write(report.model_dump_json(indent=1) + "\n")
@@ -78,8 +83,10 @@ def parse_point(flag: str, text: str) -> DataPoint:
         values = math.nan, math.nan, None
     n, value, sd = values
     sd_is_usable = sd is None or 0 <= sd < 10
-    if not equals or not (n > 0 and math.isfinite(n) and math.isfinite(value)) or not sd_is_usable:
-        raise BadInput(f"{flag}: SAMPLES=LENGTH, e.g. 1000=1.9 or 1000=1.9+-0.02, got {text!r}")
+    if not equals or not (1 <= n < _MAX_SAMPLES and math.isfinite(value)) or not sd_is_usable:
+        raise BadInput(
+            f"{flag}: SAMPLES=LENGTH, e.g. 1000=1.9 or 1000=1.9+-0.02, of at least 1 sample, got {text!r}"
+        )
     return DataPoint(n, value, sd)
 
 
@@ -88,8 +95,8 @@ def _number(text: str, where: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < 1e15:
-        raise BadInput(f"{where}: a number of samples above 0, got {text!r}")
+    if not 1 <= value < _MAX_SAMPLES:
+        raise BadInput(f"{where}: a number of samples from 1 to {_MAX_SAMPLES:g}, got {text!r}")
     return value
 
 
@@ -120,7 +127,7 @@ def _read_evaluation(
 ) -> int:
     """Adds the chain of ``depth`` (3 if not given, else the deepest) of one evaluation; returns its depth."""
     chains = _read_json(path).get("chains")
-    by_depth = {as_int(as_dict(chain).get("num_draft_tokens")): as_dict(chain) for chain in chains or ()}
+    by_depth = {as_int(as_dict(chain).get("num_draft_tokens")): as_dict(chain) for chain in _list(chains)}
     by_depth.pop(None, None)
     if not by_depth:
         raise BadInput(f"{path}: no chains in it; give the output of `spectune drafter evaluate --json`")
@@ -143,8 +150,15 @@ def _read_evaluation(
     return chosen
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _float(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """A finite number, as Python's reader of JSON also takes ``NaN`` and ``Infinity``."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) <= _FLOAT_MAX else None
 
 
 def _length(counts: Mapping[str, Any]) -> float | None:
@@ -165,8 +179,8 @@ def _speed(args: argparse.Namespace) -> SpeedFacts | None:
 def _from_explain(path: Path, arm: str | None) -> SpeedFacts:
     """The named arm, or the fastest with a drafter (n-grams have none to train), at the lowest concurrency."""
     body = _read_json(path)
-    rows = [as_dict(row) for row in body.get("rows") or ()]
-    usable = [row for row in rows if not row.get("is_baseline") and _float(row.get("step_cost_s"))]
+    rows = [as_dict(row) for row in _list(body.get("rows"))]
+    usable = [row for row in rows if not row.get("is_baseline") and (_float(row.get("step_cost_s")) or 0) > 0]
     names = ", ".join(dict.fromkeys(str(row.get("arm")) for row in usable))
     if arm is None:
         usable = [row for row in usable if row.get("has_drafter", True)]
@@ -186,7 +200,7 @@ def _from_explain(path: Path, arm: str | None) -> SpeedFacts:
     best = max(speeds, key=lambda pair: pair[0])[1]
     baseline = _float(as_dict(body.get("baseline_tok_per_s")).get(str(lowest)))
     step = _float(best.get("step_cost_s"))
-    if baseline is None or step is None:
+    if baseline is None or baseline <= 0 or step is None:
         raise BadInput(f"{path}: no baseline speed at concurrency {lowest}")
     return SpeedFacts(baseline, step)
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from spectune.domain.interval import Interval
-from spectune.drafter.forecast_advice import REACH, advise, category_rows
+from spectune.drafter.forecast_advice import REACH, advise, category_rows, largest_fall
 from spectune.drafter.forecast_forms import RUN_TO_RUN_FRAC, Curve, Floats, fit_curve
 from spectune.drafter.forecast_records import (
     SPEEDUPS,
@@ -70,12 +70,14 @@ def _check(request: ForecastRequest) -> None:
             f"a forecast needs at least three data sizes, got {len(sizes)}; add --point SAMPLES=LENGTH"
         )
     top = math.inf if request.depth is None else request.depth + 1
-    for point in request.points:
+    named = [("", point) for point in request.points]
+    named += [(f"{name}:", point) for name, points in request.categories.items() for point in points]
+    for name, point in named:
         if not 1 <= point.acceptance_length <= top:
             limit = "at least 1" if request.depth is None else f"from 1 to K + 1 = {request.depth + 1}"
             raise BadInput(
-                f"{point.num_samples:g}={point.acceptance_length:g}: an acceptance length counts the bonus token, so "
-                f"it is {limit}"
+                f"{name}{point.num_samples:g}={point.acceptance_length:g}: an acceptance length counts the bonus "
+                f"token, so it is {limit}"
             )
 
 
@@ -162,6 +164,8 @@ def _assumptions(request: ForecastRequest) -> tuple[str, ...]:
         "more data of the same kind, with the same epochs, drafter and training",
         f"another run of the same training differs by {RUN_TO_RUN_FRAC:.0%} of L - 1 (one standard deviation)",
     ]
+    if largest_fall(request.points) is not None:
+        lines.append("lengths that rise with data, which these points contradict: no interval here holds")
     if request.speed is not None:
         lines.append("a verify step costs the same however good the draft is")
     if request.depth is None:

@@ -16,6 +16,21 @@ _WORTH_FRAC = 0.03
 """A gain in speed below this is within what other changes do by accident."""
 _HOPELESS = 0.2
 _WEAK_SHARE = 0.6
+_FALL_SDS = 3.0
+"""Of the difference of two points: beyond it, noise does not explain why more data gave less."""
+
+
+def largest_fall(points: Sequence[DataPoint]) -> tuple[DataPoint, DataPoint] | None:
+    """A smaller and a larger data set whose acceptance length is lower beyond noise; every form only rises."""
+    falls = [
+        (few, many)
+        for few in points
+        for many in points
+        if few.num_samples < many.num_samples
+        and few.acceptance_length - many.acceptance_length
+        > _FALL_SDS * math.hypot(few.total_sd, many.total_sd)
+    ]
+    return max(falls, key=lambda pair: pair[0].acceptance_length - pair[1].acceptance_length, default=None)
 
 
 def category_rows(by_category: Mapping[str, Sequence[DataPoint]]) -> tuple[CategoryRow, ...]:
@@ -54,6 +69,15 @@ def advise(
     request: ForecastRequest, curve: Curve, needed: Sequence[Needed], categories: Sequence[CategoryRow]
 ) -> tuple[Advice, str, float | None, str | None]:
     """One of four, the reason, and for the first two how much data or which category."""
+    fall = largest_fall(curve.points)
+    if fall is not None:
+        few, many = fall
+        because = (
+            f"{few.acceptance_length:.2f} tokens per step with {few.num_samples:,.0f} samples and "
+            f"{many.acceptance_length:.2f} with {many.num_samples:,.0f}: that is no effect of more data; train all "
+            "sizes alike, on data of one kind, and forecast again"
+        )
+        return "stop", because, None, None
     last = curve.points[-1]
     ten = float(np.median(curve.draws(10 * last.num_samples)))
     gain = ten / last.acceptance_length - 1
