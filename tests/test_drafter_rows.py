@@ -129,7 +129,7 @@ def test_a_bad_file_leaves_what_was_prepared_before(tmp_path: Path) -> None:
     [
         (b"\x80\x04\x95cos\nsystem", r"neither Parquet nor JSONL.*pickle, which can run code.*never read"),
         (b'{"prompt_id": "x"\n', r"line 1: not JSON"),
-        (b"", r"neither Parquet nor JSONL"),
+        (b"", r"is empty"),
         (gzip.compress(b'{"prompt_id": 1}\n' * 500, mtime=0)[:40], r"cut short or damaged|not JSON"),
         (b"PAR1 and then nothing of use", r"damaged Parquet file"),
     ],
@@ -206,3 +206,29 @@ def test_the_vocabulary_comes_from_the_chosen_rows_only(tmp_path: Path) -> None:
     vocabulary = choose_vocabulary(rows, size=4, vocab_size=50)
     assert vocabulary.target_ids.tolist() == [10 + n for n in rows.of_split("train")]
     assert vocabulary.num_answer_tokens == 4
+
+
+@pytest.mark.parametrize("ids", [[4, 8.5, 8], ["4", "8", "8"], [4.0, 8.0, 8.0]])
+def test_ids_that_are_no_whole_numbers_are_refused(tmp_path: Path, ids: list[Any]) -> None:
+    path = write_jsonl(tmp_path / "data.jsonl", [row("one", ids, [0, 1, 1])])
+    with pytest.raises(BadInput, match="row 1: input_ids and loss_mask must be lists of whole numbers"):
+        prepare(tmp_path, path)
+
+
+def test_a_failed_reading_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").touch()
+    with pytest.raises(BadInput, match=r"data.jsonl: is empty"):
+        prepare(tmp_path, tmp_path / "data.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
+
+
+def test_more_training_rows_than_there_are_is_refused(tmp_path: Path) -> None:
+    rows = prepare(tmp_path, write_jsonl(tmp_path / "data.jsonl", ROWS))
+    assert len(rows.with_train_rows(2, seed=0).of_split("train")) == 2
+    with pytest.raises(BadInput, match="--train-rows 3: the data has 2 training rows"):
+        rows.with_train_rows(3, seed=0)
+
+
+def test_data_without_training_rows_says_so() -> None:
+    with pytest.raises(BadInput, match="no training rows"):
+        Plan(np.zeros(0, np.int64), np.zeros(0, np.int64), 8, 0)

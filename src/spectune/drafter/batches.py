@@ -27,6 +27,10 @@ class Plan:
     seed: int
 
     def __post_init__(self) -> None:
+        if not len(self.rows):
+            raise BadInput(
+                "no training rows: the data has rows of the split held-out alone; give it some of train"
+            )
         if len(self.rows) < self.batch_size:
             raise BadInput(
                 f"{len(self.rows)} training rows, fewer than one batch of {self.batch_size}; "

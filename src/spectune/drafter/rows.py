@@ -76,9 +76,14 @@ class Rows:
         """Only ``count`` of the training rows, by chance; a smaller choice is part of a larger one.
 
         Rows keep their indexes and the fingerprint stays, so features of the whole serve every choice.
+        Raises ``BadInput`` for more rows than there are: a forecast would take the number for what was trained on.
         """
         train = self.of_split("train")
-        if count is None or count >= len(train):
+        if count is not None and count > len(train):
+            raise BadInput(
+                f"--train-rows {count}: the data has {len(train)} training rows; give at most that"
+            )
+        if count is None or count == len(train):
             return self
         splits = np.array(self.splits)
         splits[np.random.default_rng(seed).permutation(train)[count:]] = _LEFT_OUT
@@ -154,6 +159,17 @@ def _write_rows(
     scratch = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
+    try:
+        _write_scratch(files, scratch, made_from, max_length=max_length, vocab_size=vocab_size)
+        shutil.rmtree(folder, ignore_errors=True)
+        scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write_scratch(
+    files: Sequence[Path], scratch: Path, made_from: dict[str, Any], *, max_length: int, vocab_size: int
+) -> None:
     seen = _Written()
     with ExitStack() as stack:
         tokens, mask = (stack.enter_context((scratch / n).open("wb")) for n in ("tokens.i32", "mask.u8"))
@@ -173,14 +189,12 @@ def _write_rows(
                 name = str(row["category"])
                 seen.categories.append(seen.names.setdefault(name, len(seen.names)))
     if seen.num_empty:
-        shutil.rmtree(scratch)
         raise BadInput(
             f"{seen.num_empty} rows have no answer token (their loss_mask is 0 throughout): "
             f"{', '.join(seen.empty)}{', ...' if seen.num_empty > _SHOWN else ''}; "
             "leave them out, or make these answers again"
         )
     if not seen.splits:
-        shutil.rmtree(scratch)
         raise BadInput(f"{', '.join(map(str, files))}: no rows of at most {max_length} tokens with an answer")
     np.asarray(seen.offsets, np.int64).tofile(scratch / "offsets.i64")
     np.asarray(seen.splits, np.uint8).tofile(scratch / "splits.u8")
@@ -194,8 +208,6 @@ def _write_rows(
         "num_too_long": seen.num_too_long,
     }
     write_atomically(scratch / "rows.json", json.dumps(description, indent=1) + "\n")
-    shutil.rmtree(folder, ignore_errors=True)
-    scratch.rename(folder)
 
 
 def _keep(seen: _Written, ids: Ints, marks: Ints, place: str, max_length: int) -> bool:
@@ -220,7 +232,7 @@ def _checked(row: dict[str, Any], place: str, vocab_size: int) -> tuple[Ints, In
     if row["split"] not in SPLITS:
         raise BadInput(f"{place}: split is {row['split']!r}; it is one of {', '.join(SPLITS)}")
     try:
-        ids, marks = np.asarray(row["input_ids"], np.int64), np.asarray(row["loss_mask"], np.int64)
+        ids, marks = _whole_numbers(row["input_ids"]), _whole_numbers(row["loss_mask"])
     except (TypeError, ValueError, OverflowError) as error:
         raise BadInput(f"{place}: input_ids and loss_mask must be lists of whole numbers") from error
     if ids.ndim != 1 or ids.shape != marks.shape:
@@ -235,6 +247,14 @@ def _checked(row: dict[str, Any], place: str, vocab_size: int) -> tuple[Ints, In
     return ids.astype(np.int32), marks.astype(np.uint8)
 
 
+def _whole_numbers(values: Any) -> Ints:
+    """As int64; what numpy would cut down or read out of text is refused."""
+    found = np.asarray(values)
+    if found.size and found.dtype.kind not in "iub":
+        raise TypeError(found.dtype)
+    return found.astype(np.int64)
+
+
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a Parquet or JSONL file (also ``.gz``), a few at a time."""
     with path.open("rb") as file:
@@ -244,6 +264,8 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     elif begin[:1] == b"{" or begin[:2] == b"\x1f\x8b":
         yield from _json_rows(path, compressed=begin[:1] != b"{")
     else:
+        if not begin:
+            raise BadInput(f"{path}: is empty")
         hint = ": a pickle, which can run code when opened and is never read" if begin[:1] == b"\x80" else ""
         raise BadInput(f"{path}: neither Parquet nor JSONL (it begins with {begin!r}){hint}")
 
