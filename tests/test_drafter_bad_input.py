@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,38 @@ def test_a_draft_whose_tensors_contradict_its_configuration_names_one(
     (draft / "config.json").write_text(json.dumps({**config, "intermediate_size": 96}))
     message = error_of(evaluate_words(target, data, draft), capsys)
     assert "mlp" in message
+
+
+def test_what_is_not_known_of_a_model_says_why(
+    target: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = write_draft(tmp_path / "draft", random_draft(draft_config(target)))
+    config = json.loads((draft / "config.json").read_text())
+    assert "no such file or folder" in error_of(evaluate_words(tmp_path / "nowhere", data, draft), capsys)
+    (draft / "config.json").write_text(json.dumps({**config, "num_attention_heads": 0}))
+    export = ["drafter", "export", str(draft), "--target", str(target), "--out", str(tmp_path / "out")]
+    for words in (evaluate_words(target, data, draft), export):
+        assert "num_attention_heads is 0, expected an integer of at least 1" in error_of(words, capsys)
+    (draft / "config.json").unlink()
+    for words in (evaluate_words(target, data, draft), export):
+        assert "no config.json" in error_of(words, capsys)
+    assert main(["drafter", "inspect", str(draft)]) == 1
+    assert "SGLang with EAGLE3: does not work" in capsys.readouterr().out
+
+
+def test_a_target_cut_short_is_named(
+    target: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = tmp_path / "short"
+    shutil.copytree(target, short)
+    for size in (3000, 5):
+        (short / "model.safetensors").write_bytes((target / "model.safetensors").read_bytes()[:size])
+        message = error_of(train_words(short, data, tmp_path / "run"), capsys)
+        assert f"{short}: damaged weights, or not safetensors" in message
+    draft = write_draft(tmp_path / "draft", random_draft(draft_config(target)))
+    (draft / "model.safetensors").write_bytes(b"short")
+    export = ["drafter", "export", str(draft), "--target", str(target), "--out", str(tmp_path / "out")]
+    assert "too short for a safetensors header" in error_of(export, capsys)
 
 
 def test_answers_without_a_token_are_counted_and_named(

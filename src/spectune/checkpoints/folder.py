@@ -58,6 +58,8 @@ def read_folder(
         d2t, t2d = _vocab_maps(files, weights)
     if CONFIG not in names and weights.tensors is None:
         raise BadInput(f"{source}: no {CONFIG} and no safetensors in it: not a model folder")
+    if CONFIG not in names and not partial:
+        weights.faults.append(f"no {CONFIG} beside the weights: no engine loads them without")
     if fields.get("quantization") is None:
         fields["quantization"] = next(
             filter(None, (_quantiser_file(files, name) for name in _QUANTISER_FILES if name in names)), None

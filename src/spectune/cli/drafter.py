@@ -200,6 +200,7 @@ def report_line(report: StepReport) -> str:
 
 def evaluate_command(args: argparse.Namespace) -> int:
     from spectune.checkpoints.read import read_checkpoint
+    from spectune.drafter.config import unsaid
     from spectune.drafter.evaluate import EvaluateOptions, evaluate
     from spectune.drafter.rows import prepare_rows
     from spectune.drafter.trees import TreeShape
@@ -216,12 +217,15 @@ def evaluate_command(args: argparse.Namespace) -> int:
         device=args.device,
         seed=args.seed,
     )
-    vocab_size = read_checkpoint(args.target).vocab_size
-    if vocab_size is None:
-        raise BadInput(f"{args.target}: config.json does not say vocab_size")
+    target = read_checkpoint(args.target)
+    if target.vocab_size is None:
+        raise unsaid(target, "vocab_size")
     with tempfile.TemporaryDirectory() as scratch:
         rows = prepare_rows(
-            data_files(args.data), Path(scratch) / "rows", max_length=args.max_length, vocab_size=vocab_size
+            data_files(args.data),
+            Path(scratch) / "rows",
+            max_length=args.max_length,
+            vocab_size=target.vocab_size,
         )
         result = evaluate(
             Path(args.draft), target_source=args.target, rows=rows, options=options, on_progress=_say

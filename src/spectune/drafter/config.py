@@ -78,7 +78,7 @@ def config_for_target(
     }
     unknown = [name for name, value in sizes.items() if not value]
     if unknown:
-        raise BadInput(f"{target.source}: config.json does not say {', '.join(unknown)}")
+        raise unsaid(target, *unknown)
     hidden, heads, num_layers, vocab = (int(value or 0) for value in sizes.values())
     chosen = layers if layers is not None else default_layers(num_layers)
     _check_layers(chosen, num_layers)
@@ -94,6 +94,17 @@ def config_for_target(
         rms_norm_eps=float(target.config.get("rms_norm_eps") or 1e-5),
         rope_theta=target.rope.theta or 10_000.0,
         max_positions=target.max_positions or DEFAULT_MAX_POSITIONS,
+    )
+
+
+def unsaid(facts: CheckpointFacts, *names: str) -> BadInput:
+    """The error for sizes that are not known: nothing is there, one is no size, or none is written."""
+    notes = [note.removeprefix(f"{facts.source}: ") for note in facts.not_read]
+    if facts.kind == "folder":
+        notes = [note for note in notes if note.startswith("no config.json") or any(n in note for n in names)]
+    problem = notes[0] if notes else f"config.json does not say {', '.join(names)}"
+    return BadInput(
+        f"{facts.source or 'the name is empty'}: {problem}; give a folder with config.json and safetensors"
     )
 
 
@@ -130,15 +141,15 @@ def read_draft_config(folder: Path, *, target: CheckpointFacts) -> DraftConfig:
 
 def _config_of(facts: CheckpointFacts, folder: Path, target: CheckpointFacts) -> DraftConfig:
     values = ConfigValues([facts.config], file="config.json")
-    hidden = _needed(facts.hidden_size, "hidden_size", folder)
-    heads = _needed(facts.num_heads, "num_attention_heads", folder)
-    if hidden != target.hidden_size:
+    hidden = _needed(facts, facts.hidden_size, "hidden_size")
+    heads = _needed(facts, facts.num_heads, "num_attention_heads")
+    if hidden != _needed(target, target.hidden_size, "hidden_size"):
         raise BadInput(
             f"{folder}: a draft of hidden size {hidden} for a target of {target.hidden_size} "
             f"({target.source}); it was made for another model"
         )
-    vocab = _needed(target.vocab_size, "vocab_size of the target", folder)
-    num_layers = _needed(target.num_layers, "num_hidden_layers of the target", folder)
+    vocab = _needed(target, target.vocab_size, "vocab_size")
+    num_layers = _needed(target, target.num_layers, "num_hidden_layers")
     layers = _layers_as_inputs(facts, num_layers)
     _check_layers(layers, num_layers)
     fc = (facts.tensors or {})["fc.weight"].shape
@@ -152,7 +163,7 @@ def _config_of(facts: CheckpointFacts, folder: Path, target: CheckpointFacts) ->
         raise BadInput(f"{folder}: no lm_head.weight: drafts that borrow the target's head are not evaluated")
     return DraftConfig(
         hidden_size=hidden,
-        intermediate_size=_needed(facts.intermediate_size, "intermediate_size", folder),
+        intermediate_size=_needed(facts, facts.intermediate_size, "intermediate_size"),
         num_heads=heads,
         num_kv_heads=facts.num_kv_heads or heads,
         head_dim=facts.effective_head_dim or hidden // heads,
@@ -178,9 +189,9 @@ def _layers_as_inputs(facts: CheckpointFacts, num_layers: int) -> tuple[int, ...
     return facts.aux_layers.ids
 
 
-def _needed(value: int | None, name: str, folder: Path) -> int:
+def _needed(facts: CheckpointFacts, value: int | None, name: str) -> int:
     if not value:
-        raise BadInput(f"{folder}: config.json does not say {name}")
+        raise unsaid(facts, name)
     return value
 
 

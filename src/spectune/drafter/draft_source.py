@@ -12,6 +12,7 @@ import numpy as np
 from spectune.checkpoints.config import NORM_KEYS
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.read import read_checkpoint
+from spectune.drafter.config import unsaid
 from spectune.drafter.inspect import layer_inputs, map_meaning
 from spectune.drafter.weights import Array, Weight, read_weights
 from spectune.errors import BadInput
@@ -73,6 +74,8 @@ def _check(facts: CheckpointFacts, folder: str, target: CheckpointFacts) -> None
     if facts.kind != "folder":
         raise BadInput(f"{folder}: give a draft's folder on this machine, with config.json and safetensors")
     pickles = [note for note in facts.not_read if "pickle" in note]
+    if facts.tensors is None and facts.faults:
+        raise BadInput(f"{folder}: {facts.faults[0]}")
     if facts.tensors is None:
         reason = pickles[0] if pickles else "no safetensors in it"
         raise BadInput(f"{folder}: {reason}; convert the weights to safetensors first")
@@ -104,7 +107,7 @@ def _plain_config(facts: CheckpointFacts, folder: str) -> dict[str, Any]:
     for key, field in _SIZES.items():
         value = getattr(facts, field)
         if value is None:
-            raise BadInput(f"{folder}: config.json does not say {key}")
+            raise unsaid(facts, key)
         config[key] = value
     config["head_dim"] = facts.effective_head_dim
     return config

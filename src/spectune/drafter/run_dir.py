@@ -68,9 +68,12 @@ class RunDir:
             yield
 
     def begin(self, description: dict[str, Any]) -> None:
-        """Records what the run is, or checks that it is the same one. Raises ``BadInput``."""
+        """Records what the run is, or checks that it is the same one. Raises ``BadInput``.
+
+        Before the first checkpoint there is nothing to keep apart, and a first try may have failed.
+        """
         file = self.path / "run.json"
-        if not file.exists():
+        if not file.exists() or not (self.checkpoints() or (self.path / "result.json").exists()):
             self.path.mkdir(parents=True, exist_ok=True)
             _write_text(file, json.dumps(description, indent=1) + "\n")
             return

@@ -187,6 +187,7 @@ def _ends(model: Any, source: str) -> Ends:
 
 def load_target(source: str, *, layers: Sequence[int], dtype: str, device: str) -> Target:
     """A target from a folder, or a hub id that is in the local cache or can be fetched. Raises ``BadInput``."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -195,6 +196,10 @@ def load_target(source: str, *, layers: Sequence[int], dtype: str, device: str) 
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
         )
+    except SafetensorError as error:
+        raise BadInput(
+            f"{source}: damaged weights, or not safetensors: {error}; download or copy them again"
+        ) from error
     except (OSError, ValueError, ImportError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BadInput(
