@@ -8,7 +8,9 @@ import pickle
 import shutil
 import subprocess
 import sys
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -125,6 +127,48 @@ def test_a_target_cut_short_is_named(
     (draft / "model.safetensors").write_bytes(b"short")
     export = ["drafter", "export", str(draft), "--target", str(target), "--out", str(tmp_path / "out")]
     assert "too short for a safetensors header" in error_of(export, capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tree", "0,1,1"], "tree 0,1,1: steps are from 1 to 64"),
+        (["--tree", "2,99999999,4"], "top from 1 to 64"),
+        (["--tree", "2,48,4"], "top 48 of a draft vocabulary of 40 tokens"),
+        (["--max-draft-tokens", "1000000000"], "--max-draft-tokens: must be from 1 to 64, got 1000000000"),
+    ],
+)
+def test_drafts_longer_or_wider_than_any_are_refused(
+    words: list[str],
+    message: str,
+    target: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    draft = write_draft(tmp_path / "draft", random_draft(draft_config(target)))
+    short = ["--num-prompts", "1", "--max-tokens", "4"]
+    assert message in error_of([*evaluate_words(target, data, draft), *short, *words], capsys)
+
+
+def test_a_server_of_something_else_is_told_from_one_that_lists_no_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Files(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    words = ["drafter", "data", "--out", str(tmp_path / "d"), "--generate", "2", "--url"]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Files) as server:
+        Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            message = error_of([*words, url], capsys, code=3)
+            assert f"{url} answers /v1/models with status 404: is it the address" in message
+            assert "'blah' is not known; valid: " in error_of([*words, url, "--engine", "blah"], capsys)
+        finally:
+            server.shutdown()
+    assert "no server answers" in error_of([*words, url, "--engine", "vllm"], capsys, code=3)
 
 
 def test_answers_without_a_token_are_counted_and_named(

@@ -204,6 +204,8 @@ def data_lines(manifest: Manifest, out: Path) -> list[str]:
     origin = ", ".join(f"{name} {count}" for name, count in manifest.token_ids_from.items())
     lines.append(f"token ids from: {origin}; renderings compared with the server's and equal: {compared}")
     lines += [f"  failed: {failure}" for failure in manifest.failures[:5]]
+    if manifest.num_failed:
+        lines.append("the same command with --retry-failed asks these prompts again")
     if not manifest.complete:
         lines.append("not complete: run the same command again")
     return lines

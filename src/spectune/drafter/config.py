@@ -103,9 +103,8 @@ def unsaid(facts: CheckpointFacts, *names: str) -> BadInput:
     if facts.kind == "folder":
         notes = [note for note in notes if note.startswith("no config.json") or any(n in note for n in names)]
     problem = notes[0] if notes else f"config.json does not say {', '.join(names)}"
-    return BadInput(
-        f"{facts.source or 'the name is empty'}: {problem}; give a folder with config.json and safetensors"
-    )
+    name = facts.source or "''"
+    return BadInput(f"{name}: {problem}; give a folder with config.json and safetensors")
 
 
 def _check_layers(layers: tuple[int, ...], num_layers: int) -> None:

@@ -24,7 +24,7 @@ from spectune.drafter.model import EagleDraft, load_draft
 from spectune.drafter.processes import choose_device
 from spectune.drafter.rows import Ints, Rows
 from spectune.drafter.target import Features, Target, continue_prompts, load_target
-from spectune.drafter.trees import TreeShape, greedy_trees
+from spectune.drafter.trees import MAX_DEPTH, TreeShape, greedy_trees
 from spectune.errors import BadInput
 
 SCHEMA_VERSION = 1
@@ -118,6 +118,8 @@ def evaluate(
     on_progress: Progress = lambda _: None,
 ) -> Evaluation:
     """Raises ``BadInput`` for a draft that does not fit the target, or rows without held-out prompts."""
+    if not 1 <= options.max_draft_tokens <= MAX_DEPTH:
+        raise BadInput(f"--max-draft-tokens: must be from 1 to {MAX_DEPTH}, got {options.max_draft_tokens}")
     if options.proposals == "sampled" and options.temperature == 0:
         raise BadInput(
             "proposals drawn from the draft need a temperature above 0; engines draft greedily at 0"

@@ -85,9 +85,7 @@ def inspect_draft(
     """Reads headers and vocabulary maps. Raises ``BadInput`` for what is no checkpoint, or pickle alone."""
     draft = read_checkpoint(path)
     if draft.kind == "absent":
-        raise BadInput(
-            f"{path}: {'; '.join(draft.not_read) or 'not found'}; give a folder, a GGUF file or a hub id"
-        )
+        raise BadInput(f"{_absent(draft)}; give a folder, a GGUF file or a hub id")
     pickles = [note for note in draft.not_read if "pickle" in note]
     if draft.tensors is None and pickles:
         raise BadInput(f"{path}: {pickles[0]}; convert the weights to safetensors first")
@@ -95,8 +93,15 @@ def inspect_draft(
     if target is not None:
         against = read_checkpoint(target)
         if against.kind == "absent":
-            raise BadInput(f"--target {target}: {'; '.join(against.not_read) or 'not found'}")
+            raise BadInput(f"--target {_absent(against)}; give a folder, a GGUF file or a hub id")
     return inspect_facts(draft, target=against, versions=versions or {})
+
+
+def _absent(facts: CheckpointFacts) -> str:
+    """Its name and why it was not found; a reason that begins with the name does not repeat it."""
+    name = facts.source or "''"
+    reasons = [note.removeprefix(f"{facts.source}: ") for note in facts.not_read]
+    return f"{name}: {'; '.join(reasons) or 'not found'}"
 
 
 def inspect_facts(

@@ -25,6 +25,10 @@ from spectune.drafter.target import Ends, Features
 from spectune.drafter.unroll import take
 from spectune.errors import BadInput
 
+MAX_DEPTH = 64
+"""Tokens that follow one another; nobody drafts so many, and each is one more pass over all starts."""
+MAX_TOPK = 64
+
 
 @dataclass(frozen=True)
 class TreeShape:
@@ -35,8 +39,13 @@ class TreeShape:
     num_tokens: int
 
     def __post_init__(self) -> None:
+        if not (1 <= self.num_steps <= MAX_DEPTH and 1 <= self.topk <= MAX_TOPK):
+            raise BadInput(
+                f"tree {self.num_steps},{self.topk},{self.num_tokens}: steps are from 1 to {MAX_DEPTH}, top from 1 to "
+                f"{MAX_TOPK}"
+            )
         most = self.topk + (self.num_steps - 1) * self.topk**2
-        if self.num_steps < 1 or self.topk < 1 or not 1 <= self.num_tokens - 1 <= most:
+        if not 1 <= self.num_tokens - 1 <= most:
             raise BadInput(
                 f"tree {self.num_steps},{self.topk},{self.num_tokens}: {self.num_steps} steps of top {self.topk} "
                 f"give at most {most} nodes, so the number of tokens is from 2 to {most + 1}"
@@ -56,7 +65,11 @@ class _Nodes:
 def greedy_trees(
     draft: EagleDraft, ends: Ends, batch: Batch, features: Features, *, shape: TreeShape
 ) -> list[Kept]:
-    """Tokens kept at each start of each row."""
+    """Tokens kept at each start of each row. Raises ``BadInput`` for a tree wider than the draft's vocabulary."""
+    if shape.topk > draft.config.draft_vocab_size:
+        raise BadInput(
+            f"tree: top {shape.topk} of a draft vocabulary of {draft.config.draft_vocab_size} tokens"
+        )
     with torch.no_grad():
         kept_BM = _grow(draft, ends, batch, features, shape).cpu().numpy()
     used_BM = batch.valid_JBM[0]

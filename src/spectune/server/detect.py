@@ -6,15 +6,12 @@ from typing import Any
 
 from spectune.engines.bodies import as_dict, as_str, first_model_id
 from spectune.errors import EnvironmentFailed, TransportError
-from spectune.transport import HttpClient
+from spectune.transport import HttpClient, Response
 
 
 async def detect_engine(http: HttpClient) -> str:
     """An engine's name, by what only it answers; ``openai`` if it is none of ours."""
-    try:
-        await http.request("GET", "/v1/models", timeout_s=10)
-    except TransportError as error:
-        raise EnvironmentFailed(f"no server answers at {http.base_url}: {error}") from error
+    await _models(http)
     props = as_dict(await _json(http, "/props"))
     if "build_info" in props or "default_generation_settings" in props:
         return "llamacpp"
@@ -24,6 +21,13 @@ async def detect_engine(http: HttpClient) -> str:
     if version is not None:
         return "vllm"
     return "openai"
+
+
+async def _models(http: HttpClient) -> Response:
+    try:
+        return await http.request("GET", "/v1/models", timeout_s=10)
+    except TransportError as error:
+        raise EnvironmentFailed(f"no server answers at {http.base_url}: {error}") from error
 
 
 async def _json(http: HttpClient, path: str) -> Any:
@@ -36,7 +40,20 @@ async def _json(http: HttpClient, path: str) -> Any:
 
 async def served_model(http: HttpClient) -> str:
     """The first model the server lists."""
-    model = first_model_id(await _json(http, "/v1/models"))
+    reply = await _models(http)
+    if reply.status in (401, 403):
+        raise EnvironmentFailed(
+            f"{http.base_url} refuses /v1/models with status {reply.status}: it wants an API key"
+        )
+    if reply.status != 200:
+        raise EnvironmentFailed(
+            f"{http.base_url} answers /v1/models with status {reply.status}: is it the address of a server of a "
+            "language model? If so, name the model with --model"
+        )
+    try:
+        model = first_model_id(reply.json())
+    except TransportError:
+        model = None
     if model is None:
         raise EnvironmentFailed(f"{http.base_url} lists no model at /v1/models; name it with --model")
     return model

@@ -159,9 +159,12 @@ class _Run:
     ) -> None:
         async with HttpClient(served.base_url, api_key=served.api_key) as http:
             name = await detect_engine(http) if served.engine == "auto" else served.engine
+            adapter = adapter_for(name)
             model = served.model or await served_model(http)
-            facts = await read_facts(http, adapter_for(name))
-            self.on_message(f"{name} {facts.version or ''} at {http.base_url} serves {model}")
+            facts = await read_facts(http, adapter)
+            self.on_message(
+                f"{' '.join(filter(None, (name, facts.version)))} at {http.base_url} serves {model}"
+            )
             begin = RunBegin(
                 started=datetime.now(UTC).isoformat(timespec="seconds"),
                 engine=name,
