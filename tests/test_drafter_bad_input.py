@@ -31,6 +31,7 @@ from drafter_training import (  # noqa: E402
 )
 
 from spectune.cli.main import main  # noqa: E402
+from spectune.drafter.files import write_tensors  # noqa: E402
 from spectune.drafter.target import load_target  # noqa: E402
 
 pytestmark = pytest.mark.drafter
@@ -169,6 +170,38 @@ def test_a_server_of_something_else_is_told_from_one_that_lists_no_model(
         finally:
             server.shutdown()
     assert "no server answers" in error_of([*words, url, "--engine", "vllm"], capsys, code=3)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "change", "message"),
+    [
+        ("fc.weight", lambda x: x * float("nan"), "fc.weight holds numbers that are not finite"),
+        ("fc.weight", lambda x: x.to(torch.int8), "quantised drafts"),
+        ("d2t", lambda x: x.float(), "whole numbers"),
+        ("norm.weight", None, "lacks norm.weight"),
+    ],
+)
+def test_weights_that_no_draft_has_are_named(
+    tensor: str,
+    change: Any,
+    message: str,
+    target: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    draft = random_draft(draft_config(target))
+    write_draft(tmp_path / "draft", draft)
+    tensors = draft.state_dict()
+    old = tensors.pop(tensor)
+    write_tensors(
+        tmp_path / "draft" / "model.safetensors",
+        tensors if change is None else {**tensors, tensor: change(old)},
+    )
+    export = ["drafter", "export", str(tmp_path / "draft"), "--target", str(target), "--out"]
+    assert message in error_of(evaluate_words(target, data, tmp_path / "draft"), capsys)
+    assert message in error_of([*export, str(tmp_path / "out")], capsys)
+    assert not (tmp_path / "out").exists()
 
 
 def test_answers_without_a_token_are_counted_and_named(

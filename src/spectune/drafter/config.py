@@ -135,6 +135,9 @@ def read_draft_config(folder: Path, *, target: CheckpointFacts) -> DraftConfig:
     asked = [name for name in _UNSUPPORTED_OPTIONS if facts.norm_options.get(name)]
     if asked:
         raise BadInput(f"{folder}: config.json sets {', '.join(asked)}, which this evaluation does not model")
+    act = facts.config.get("hidden_act")
+    if act not in (None, "silu", "swish"):
+        raise BadInput(f"{folder}: config.json says hidden_act {act!r}; this evaluation models silu alone")
     return _config_of(facts, folder, target)
 
 

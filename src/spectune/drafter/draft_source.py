@@ -19,6 +19,12 @@ from spectune.errors import BadInput
 from spectune.preflight.draft_fit_family import identify
 
 MAPS = ("d2t", "t2d")
+_NORMS = {
+    "norm.weight",
+    "midlayer.hidden_norm.weight",
+    "midlayer.input_layernorm.weight",
+    "midlayer.post_attention_layernorm.weight",
+}
 _SIZES = {
     "hidden_size": "hidden_size",
     "intermediate_size": "intermediate_size",
@@ -50,6 +56,7 @@ def read_draft(folder: str, *, target: CheckpointFacts, layers: tuple[int, ...] 
     facts = read_checkpoint(folder, network=False)
     _check(facts, folder, target)
     weights = {_plain_name(name): weight for name, weight in read_weights(Path(folder)).items()}
+    _check_weights(weights, folder)
     written, note = layer_inputs(facts, num_layers=target.num_layers)
     inputs = layers or written
     if inputs is None:
@@ -91,6 +98,22 @@ def _check(facts: CheckpointFacts, folder: str, target: CheckpointFacts) -> None
                 f"{folder}: fc.weight {list(fc.shape)} takes no whole number of states of {target.hidden_size} "
                 f"({target.source}): the draft was made for another target"
             )
+
+
+def _check_weights(weights: Mapping[str, Weight], folder: str) -> None:
+    """The parts without which no engine has the trained layer, as finite numbers."""
+    absent = sorted(_NORMS - set(weights))
+    if absent:
+        raise BadInput(f"{folder}: lacks {', '.join(absent)}: not a whole EAGLE-3 draft")
+    for name, weight in weights.items():
+        if name in MAPS:
+            continue
+        try:
+            finite = bool(np.isfinite(weight.floats()).all())
+        except BadInput as error:
+            raise BadInput(f"{folder}: {name}: {error}") from error
+        if not finite:
+            raise BadInput(f"{folder}: {name} holds numbers that are not finite: the training has diverged")
 
 
 def _plain_name(name: str) -> str:

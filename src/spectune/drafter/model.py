@@ -301,6 +301,19 @@ def inverse_frequencies(config: DraftConfig) -> Tensor:
     raise BadInput(f"rope_scaling of the draft is of type {kind!r}; known: linear, llama3")
 
 
+def _check_values(path: Path, name: str, tensor: Tensor, *, whole: bool) -> None:
+    """Numbers of the kind that is meant, all finite. Raises ``BadInput``."""
+    if whole == tensor.is_floating_point():
+        meant = (
+            "whole numbers" if whole else "plain floating-point numbers; quantised drafts are not modelled"
+        )
+        raise BadInput(
+            f"{path}: {name} is of type {str(tensor.dtype).removeprefix('torch.')}, expected {meant}"
+        )
+    if not whole and not bool(tensor.float().isfinite().all()):
+        raise BadInput(f"{path}: {name} holds numbers that are not finite: the training has diverged")
+
+
 def load_draft(folder: Path, config: DraftConfig, *, device: str = "cpu") -> EagleDraft:
     """A draft from ``model.safetensors``, in float32. Raises ``BadInput`` naming the tensor that does not fit."""
     draft = EagleDraft(config)
@@ -324,6 +337,7 @@ def load_draft(folder: Path, config: DraftConfig, *, device: str = "cpu") -> Eag
             raise BadInput(
                 f"{path}: {name} is {list(tensor.shape)}, config.json asks for {list(wanted[name].shape)}"
             )
+        _check_values(path, name, tensor, whole=not wanted[name].is_floating_point())
     targets = torch.arange(config.draft_vocab_size) + tensors["d2t"]
     if (
         int(targets.min()) < 0
