@@ -92,6 +92,16 @@ def test_the_words_name_what_matters(draft: Path, target: Path) -> None:
     assert "vLLM with eagle3: fits" in text
 
 
+def test_layer_outputs_that_vllm_reads_right_are_told_without_a_contradiction(
+    target: Path, tmp_path: Path
+) -> None:
+    config = tiny.draft_config(eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 5, 8]})
+    draft = tiny.write_draft(tmp_path / "outputs", config=config)
+    text = "\n".join(inspection_lines(inspect_draft(str(draft), target=str(target))))
+    assert "takes its default, the inputs of layers [2, 6, 9], which is right here" in text
+    assert "read the draft's layer outputs [1, 5, 8] as inputs" in text
+
+
 def test_the_document_is_json_without_nan(draft: Path) -> None:
     body = json.loads(inspect_draft(str(draft)).model_dump_json())
     assert body["schema_version"] == 1 and body["method"] == "eagle3"

@@ -146,19 +146,34 @@ def convention_fits(situation: Situation) -> Judgement:
     usual = default_inputs(layers)
     outputs = tuple(layer - 1 for layer in usual)
     if read == usual and written.ids == outputs and _second_runner(situation, written):
-        return found(_off(situation, draft, written.ids, _ON_FIRST_RUNNER, severity="note"))
+        message = (
+            f"{DESCRIBED[situation.engine]} takes its default, the inputs of layers {list(usual)}, which is right "
+            f"here; only if it falls back to its first model runner {_FIRST_RUNNER} does it read the draft's layer "
+            f"outputs {list(written.ids)} as inputs"
+        )
+        return found(_off(situation, draft, message, severity="note"))
     if written.ids not in (usual, outputs):
         return _ignored(situation, draft, written.ids, read)
     if read == usual:
         return FINE
     meant = "outputs" if written.ids == outputs else "inputs"
-    return found(_off(situation, draft, read, f"they look like {meant} of the usual layers {list(usual)}"))
+    return found(
+        _off(
+            situation,
+            draft,
+            _contradiction(
+                situation, written, read, f"they look like {meant} of the usual layers {list(usual)}"
+            ),
+        )
+    )
 
 
-_ON_FIRST_RUNNER = (
-    "only if vLLM falls back to its first model runner (no Triton, VLLM_USE_V2_MODEL_RUNNER=0); "
-    "the second takes its default, which is right here"
-)
+_FIRST_RUNNER = "(no Triton, or VLLM_USE_V2_MODEL_RUNNER=0)"
+
+
+def _contradiction(situation: Situation, written: AuxLayers, read: tuple[int, ...], why: str) -> str:
+    engine = DESCRIBED[situation.engine]
+    return f"{engine} takes the inputs of layers {list(read)}, and the draft says {list(written.ids)}: {why}"
 
 
 def _second_runner(situation: Situation, written: AuxLayers) -> bool:
@@ -177,27 +192,25 @@ def _ignored(
     where = f"in {written.where}, which vLLM's second model runner does not read"
     if situation.engine == "sglang":
         where = "at the top level, which SGLang does not read"
-    return found(_off(situation, draft, read, f"they stand {where}"))
+    return found(_off(situation, draft, _contradiction(situation, written, read, f"they stand {where}")))
 
 
 def _off(
     situation: Situation,
     draft: CheckpointFacts,
-    read: tuple[int, ...],
-    why: str,
+    message: str,
     *,
     severity: Severity | None = None,
 ) -> Finding:
     written = draft.aux_layers
     assert written is not None
-    engine = DESCRIBED[situation.engine]
     if situation.engine == "sglang":
         remedy = "write the ids as layer outputs under eagle_config in the draft's config.json"
     else:
         remedy = 'write the ids as layer inputs under "eagle_aux_hidden_state_layer_ids" in the draft\'s config.json'
     return CONVENTION.found(
         situation.subject,
-        f"{engine} takes the inputs of layers {list(read)}, and the draft says {list(written.ids)}: {why}",
+        message,
         severity=severity,
         evidence=[(f"{draft.source}/config.json", f"{written.where}: {list(written.ids)}")],
         remedy=remedy,
