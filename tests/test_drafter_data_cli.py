@@ -106,6 +106,22 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path) 
             ["--url", "http://127.0.0.1:9", "--generate", "3", "--extra-body", "[1]"],
             "--extra-body: must be a JSON object",
         ),
+        (
+            ["--url", "http://127.0.0.1:9", "--generate", "3", "--extra-body", '{"messages": []}'],
+            "messages: the prompts .--prompts, --generate",
+        ),
+        (
+            ["--url", "http://127.0.0.1:9", "--generate", "3", "--extra-body", '{"temperature": 1}'],
+            "temperature: --temperature",
+        ),
+        (
+            ["--url", "http://127.0.0.1:9", "--generate", "3", "--extra-body", '{"seed": NaN}'],
+            "NaN is no JSON number",
+        ),
+        (
+            ["--url", "http://127.0.0.1:9", "--generate", "3", "--check-likelihood", "9"],
+            "--check-likelihood needs --target FOLDER",
+        ),
         (["--url", "http://127.0.0.1:9", "--generate", "3", "--top-p", "2"], "--top-p: above 0"),
         (
             ["--url", "http://127.0.0.1:9", "--generate", "3", "--tokenizer", "/nowhere"],

@@ -22,6 +22,15 @@ from spectune.drafter.data.sources import PromptSource
 from spectune.errors import BadInput
 
 _LINE_EVERY_S = 5.0
+_OWN_FIELDS = {
+    **dict.fromkeys(("messages", "prompt"), "the prompts (--prompts, --generate)"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "--max-tokens"),
+    "model": "--model",
+    "temperature": "--temperature",
+    "top_p": "--top-p",
+    "n": "one answer to each prompt",
+    "stream": "answers are read whole",
+}
 
 
 def run_data_commands(args: argparse.Namespace) -> int:
@@ -46,6 +55,8 @@ def data_command(args: argparse.Namespace) -> int:
     manifest: Manifest
     if args.url is not None and args.study is not None:
         raise BadInput("--url and --study: one server answers; give its address, or the study that starts it")
+    if args.check_likelihood and not args.target:
+        raise BadInput("--check-likelihood needs --target FOLDER, the target's weights")
     if args.url is not None:
         manifest = run_interruptible(
             regenerate(args.url.rstrip("/").removesuffix("/v1"), data_request(args), **server_options(args)),
@@ -63,8 +74,6 @@ def data_command(args: argparse.Namespace) -> int:
         )
     likelihood = None
     if args.check_likelihood:
-        if not args.target:
-            raise BadInput("--check-likelihood needs --target FOLDER, the target's weights")
         likelihood = check_likelihood(Path(args.out), target=args.target, num_rows=args.check_likelihood)
     if args.json:
         document = {
@@ -121,7 +130,7 @@ def data_request(args: argparse.Namespace) -> DataRequest:
                 temperatures=temperatures,
                 top_p=args.top_p,
                 seed=args.seed,
-                extra_body=_json_object("--extra-body", args.extra_body),
+                extra_body=_extra_body(args.extra_body),
             ),
             turns=args.turns,
             seed=args.seed,
@@ -155,11 +164,26 @@ def _encoder(args: argparse.Namespace) -> TokenizerEncoder | None:
     return TokenizerEncoder.load(args.tokenizer, template_kwargs=kwargs) if args.tokenizer else None
 
 
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _extra_body(text: str | None) -> dict[str, Any]:
+    """Fields that decide what is asked and recorded are not among those that can be merged in."""
+    body = _json_object("--extra-body", text)
+    taken = [f"{key}: {_OWN_FIELDS[key]}" for key in body if key in _OWN_FIELDS]
+    if taken:
+        raise BadInput(
+            f"--extra-body: set otherwise, so that the data say what was asked: {'; '.join(taken)}"
+        )
+    return body
+
+
 def _json_object(flag: str, text: str | None) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{flag}: not JSON: {error}") from error
     if not isinstance(value, dict):
