@@ -204,6 +204,24 @@ def test_weights_that_no_draft_has_are_named(
     assert not (tmp_path / "out").exists()
 
 
+def test_an_output_that_is_a_file_or_another_commands_folder_is_refused(
+    target: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = write_draft(tmp_path / "draft", random_draft(draft_config(target)))
+    export = ["drafter", "export", str(draft), "--target", str(target), "--out"]
+    answers = ["drafter", "data", "--url", "http://127.0.0.1:9", "--generate", "2", "--out"]
+    for out in (data, data / "below"):
+        for words in (train_words(target, data, out), [*export, str(out)], [*answers, str(out)]):
+            assert f"--out {out}: {data} is a file; give a folder" in error_of(words, capsys)
+    run, answered = tmp_path / "run", tmp_path / "answered"
+    for folder, mark in ((run, "run.json"), (answered, "plan.json")):
+        folder.mkdir()
+        (folder / mark).write_text("{}")
+    assert "holds a training run" in error_of([*answers, str(run)], capsys)
+    assert "holds a data set" in error_of(train_words(target, data, answered), capsys)
+    assert [path.name for folder in (run, answered) for path in folder.iterdir()] == ["run.json", "plan.json"]
+
+
 def test_answers_without_a_token_are_counted_and_named(
     target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

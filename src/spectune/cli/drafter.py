@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from spectune.drafter.extra import needed
+from spectune.drafter.out_folder import check_out
 from spectune.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ def train_command(args: argparse.Namespace) -> int:
     from spectune.drafter.train import Cadence, train
 
     options, data = train_options(args), data_files(args.data)
+    check_out("--out", Path(args.out), own="run.json")
+    if args.cache:
+        check_out("--cache", Path(args.cache), own="run.json")
     if args.dry_run:
         return _dry_run(args, options, data)
     device = choose_device(args.device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
@@ -152,7 +156,9 @@ def train_options(args: argparse.Namespace) -> TrainOptions:
             warm_start=not args.cold_start,
         )
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, p['loc'])) or 'options'}: {p['msg']}" for p in error.errors()]
+        lines = [
+            ": ".join([*map(str, p["loc"]), p["msg"].removeprefix("Value error, ")]) for p in error.errors()
+        ]
         raise BadInput("; ".join(lines)) from error
 
 

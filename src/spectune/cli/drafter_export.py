@@ -8,6 +8,7 @@ from pathlib import Path
 
 from spectune.drafter.engine_view import NAMES
 from spectune.drafter.export import ExportReport, ExportRequest, export_draft
+from spectune.drafter.out_folder import check_out
 from spectune.errors import BadInput
 
 
@@ -17,6 +18,7 @@ def export_command(args: argparse.Namespace) -> int:
     gguf = Path(args.target_gguf) if args.target_gguf else None
     if gguf is None and args.target.endswith(".gguf"):
         gguf = Path(args.target)
+    check_out("--out", Path(args.out))
     report = export_draft(
         ExportRequest(
             draft=args.path,

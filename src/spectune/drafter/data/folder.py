@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from spectune.drafter.out_folder import check_out
 from spectune.errors import BadInput
 
 
 @contextmanager
 def lock(out: Path) -> Iterator[None]:
     """Held while the data set is written; the system releases it when the process ends, however it ends."""
-    if out.exists() and not out.is_dir():
-        raise BadInput(f"--out {out}: is a file; give a folder")
+    check_out("--out", out, own="plan.json")
     out.mkdir(parents=True, exist_ok=True)
     with (out / "lock").open("a+") as file:
         try:
