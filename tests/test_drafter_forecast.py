@@ -275,13 +275,13 @@ def test_bad_input_is_one_clear_error(arguments: list[str], message: str, capsys
 @pytest.mark.parametrize(
     ("flag", "content", "message"),
     [
-        ("--explain", '{"rows": 3}', "no arm with a step cost"),
+        ("--explain", '{"rows": 3}', "no arm with a drafter and a step cost"),
         (
             "--explain",
             '{"rows": [{"arm": "a", "step_cost_s": 0.1, "e2e_tok_per_s": 9}], "baseline_tok_per_s": {"1": 0}}',
             "no baseline speed at concurrency 1",
         ),
-        ("--explain", '{"rows": [{"arm": "a", "step_cost_s": -1}]}', "no arm with a step cost"),
+        ("--explain", '{"rows": [{"arm": "a", "step_cost_s": -1}]}', "no arm with a drafter and a step cost"),
         ("1000=", '{"chains": 3}', "no chains in it"),
         (
             "1000=",
