@@ -68,9 +68,9 @@ def run(tmp_path: Path, scenario: Callable[[Host, Path], Awaitable[None]]) -> No
     asyncio.run(all_of_it())
 
 
-async def line_in(log: Path, text: str) -> str:
+async def line_in(log: Path, text: str, *, times: int = 1) -> str:
     async with asyncio.timeout(20):
-        while not log.exists() or text not in log.read_text(encoding="utf-8"):
+        while not log.exists() or log.read_text(encoding="utf-8").count(text) < times:
             await asyncio.sleep(0.01)
     return log.read_text(encoding="utf-8")
 
@@ -86,7 +86,7 @@ def alive(pid: int) -> bool:
 def test_stop_ends_children_that_ignore_sigterm_and_left_the_session(tmp_path: Path) -> None:
     async def scenario(host: Host, log: Path) -> None:
         server = await start(host, log, CHILDREN.format(stubborn=STUBBORN, then="time.sleep(600)"))
-        await line_in(log, "child\nchild")
+        await line_in(log, "child\n", times=2)
         assert (await server.vitals()).num_processes >= 1
         proof = await server.stop(grace_s=0.5)
         assert len(proof.killed) == 2
@@ -111,7 +111,7 @@ def test_a_child_that_hid_from_everything_is_found_by_the_subreaper(tmp_path: Pa
 def test_the_end_of_the_leader_is_news_within_a_second_and_ends_its_children(tmp_path: Path) -> None:
     async def scenario(host: Host, log: Path) -> None:
         server = await start(host, log, CHILDREN.format(stubborn=STUBBORN, then="time.sleep(600)"))
-        await line_in(log, "child\nchild")
+        await line_in(log, "child\n", times=2)
         began = time.monotonic()
         os.kill(server.leader_pid, signal.SIGKILL)
         ended = await server.wait_ended()
@@ -126,7 +126,7 @@ def test_the_end_of_the_leader_is_news_within_a_second_and_ends_its_children(tmp
 def test_a_worker_that_dies_under_a_living_leader_is_the_end_of_the_server(tmp_path: Path) -> None:
     async def scenario(host: Host, log: Path) -> None:
         server = await start(host, log, CHILDREN.format(stubborn=STUBBORN, then="time.sleep(600)"))
-        await line_in(log, "child\nchild")
+        await line_in(log, "child\n", times=2)
         workers = await server.mark_ready()
         assert len(workers) == 2
         began = time.monotonic()
@@ -206,7 +206,7 @@ def test_orphans_of_a_killed_supervisor_are_listed_and_swept_and_nobody_else(tmp
 
         async def scenario(host: Host, log: Path) -> None:
             server = await start(host, log, code)
-            await line_in(log, "child\nchild")
+            await line_in(log, "child\n", times=2)
             os.kill(server.supervisor_pid, signal.SIGKILL)
             ended = await server.wait_ended()
             assert ended.reason == "its supervisor was killed"
