@@ -83,6 +83,8 @@ def _only(load: LoadResult, low: int, high: int) -> LoadResult:
     """The load point with the requests of one range; totals of the whole load are dropped."""
     return LoadResult(
         load=load.load,
-        requests=tuple(r for r in load.requests if low <= (r.prompt_tokens or 0) < high),
+        requests=tuple(
+            r for r in load.requests if r.prompt_tokens is not None and low <= r.prompt_tokens < high
+        ),
         duration_s=load.duration_s,
     )

@@ -42,7 +42,7 @@ def where_time_went(trials: Sequence[Trial]) -> StudyTime:
         num_pauses=len(pauses),
         pauses_s=math.fsum(pauses),
         num_ended_early=len(early),
-        saved_s=math.fsum(end.saved_s or 0.0 for end in early),
+        saved_s=math.fsum(end.saved_s for end in early if end.saved_s is not None),
         trials=tuple(rows),
     )
 
