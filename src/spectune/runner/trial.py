@@ -285,16 +285,25 @@ async def _measure(
         link=handle.server,
         ends_early=ends_early,
     )
-    await _until_done_or_lost(measurement, handle)
-    attempt.ended_early = measurement.ended_early
-    if any(load.failed for load in attempt.loads):
-        # Requests fail before their process is gone: it is given a moment to show it.
-        dying = asyncio.ensure_future(handle.died())
-        await asyncio.wait({dying}, timeout=_DEATH_WAIT_S)
-        if dying.done():
+    try:
+        await _until_done_or_lost(measurement, handle)
+        attempt.ended_early = measurement.ended_early
+        if any(load.failed for load in attempt.loads):
+            await _raise_if_dying(handle)
+    except EnvironmentFailed:
+        # Whether the loss was noticed before the last answers had failed or after, they say nothing of the arm.
+        if attempt.loads and attempt.loads[-1].failed:
             attempt.loads[-1] = attempt.loads[-1].model_copy(update={"cut_short": True})
-            raise dying.result()
-        dying.cancel()
+        raise
+
+
+async def _raise_if_dying(handle: ServerHandle) -> None:
+    """Requests fail before their process is gone: it is given a moment to show it."""
+    dying = asyncio.ensure_future(handle.died())
+    await asyncio.wait({dying}, timeout=_DEATH_WAIT_S)
+    if dying.done():
+        raise dying.result()
+    dying.cancel()
 
 
 async def _soak(handle: ServerHandle, task: _Task, attempt: _Attempt) -> None:
