@@ -319,6 +319,39 @@ def test_the_listening_socket_of_a_child_is_the_servers(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="threads outlive the first one on Linux")
+def test_a_process_whose_first_thread_has_ended_is_still_there_with_its_port() -> None:
+    code = """
+        import ctypes, platform, socket, threading, time
+        listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        print(listener.getsockname()[1], flush=True)
+        ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # exit: this thread alone
+    """
+    process = subprocess.Popen(python(code), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        port = int(process.stdout.readline())
+        until_zombie = time.monotonic() + 20
+        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < until_zombie
+            time.sleep(0.01)
+        seen = supervisor.read_process(process.pid)
+        assert seen is not None and seen.is_alive and seen.exit_status is None
+        owner = supervisor.port_owner(port)
+        assert owner is not None and owner["pid"] == process.pid
+        os.kill(process.pid, signal.SIGKILL)
+        while (seen := supervisor.read_process(process.pid)) is not None and seen.is_alive:
+            assert time.monotonic() < until_zombie
+            time.sleep(0.01)
+        assert seen is not None and seen.exit_status == signal.SIGKILL
+        assert supervisor.port_owner(port) is None
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
 def test_a_command_that_is_not_there_says_so_and_leaves_no_record(tmp_path: Path) -> None:
     async def scenario(host: Host, log: Path) -> None:
         with pytest.raises(EnvironmentFailed, match="cannot start '/no/such/server': No such file"):

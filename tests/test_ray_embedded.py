@@ -21,7 +21,7 @@ pytest.importorskip("ray", reason="needs Ray: make test-ray")
 STUDY = """\
 question: What does the shipped draft bring?
 host: ray
-engine: llamacpp
+engine: {name: llamacpp, flags: {threads: 1}}
 target: smollm2-135m-instruct
 drafter: smollm2-135m-eagle3
 arms:

@@ -85,10 +85,12 @@ class Process(NamedTuple):
     rss_bytes: int
     exit_status: int | None = None
     """Of a zombie, as ``waitpid`` would give it; ``None``: not to be seen."""
+    num_threads: int = 1
 
     @property
     def is_alive(self) -> bool:
-        return self.state not in "ZX"
+        """A process whose first thread has ended shows as a zombie, and holds everything while others go on."""
+        return self.state not in "ZX" or self.num_threads > 1
 
     @property
     def key(self) -> tuple[int, int]:
@@ -107,6 +109,8 @@ def read_process(pid: int) -> Process | None:
     fields = text[text.rindex(b")") + 2 :].split()
     state = fields[0].decode()
     ticks = int(fields[11]) + int(fields[12])
+    num_threads = int(fields[17])
+    has_ended = state == "Z" and num_threads <= 1
     return Process(
         pid=pid,
         ppid=int(fields[1]),
@@ -115,7 +119,8 @@ def read_process(pid: int) -> Process | None:
         start=int(fields[19]),
         cpu_s=ticks / _TICKS_PER_S,
         rss_bytes=int(fields[21]) * 4096,
-        exit_status=int(fields[49]) if state == "Z" and len(fields) > 49 else None,
+        exit_status=int(fields[49]) if has_ended and len(fields) > 49 else None,
+        num_threads=num_threads,
     )
 
 
@@ -266,13 +271,23 @@ def _listening_inodes(port: int) -> set[str]:
 def _holder_of(inodes: set[str], pids: Iterable[int]) -> int | None:
     wanted = {f"socket:[{inode}]" for inode in inodes}
     for pid in pids:
-        try:
-            for name in os.listdir(f"/proc/{pid}/fd"):
-                if os.readlink(f"/proc/{pid}/fd/{name}") in wanted:
-                    return pid
-        except OSError:
-            continue
+        if any(target in wanted for target in _open_files(f"/proc/{pid}/fd")):
+            return pid
+        process = read_process(pid)
+        if process is not None and process.state == "Z" and process.is_alive:
+            # The files are to be seen only under the threads that are left.
+            with contextlib.suppress(OSError):
+                for thread in os.listdir(f"/proc/{pid}/task"):
+                    if any(target in wanted for target in _open_files(f"/proc/{pid}/task/{thread}/fd")):
+                        return pid
     return None
+
+
+def _open_files(folder: str) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                yield os.readlink(f"{folder}/{name}")
 
 
 def _port_owner_lsof(port: int) -> dict[str, Any] | None:
