@@ -13,7 +13,9 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import os
 import signal
+import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -30,6 +32,8 @@ from spectune.hosts import supervisor
 from spectune.hosts.facts import read_host_facts
 
 _POLL_S = 0.1
+_ANSWER_S = 10.0
+"""For a head to take a connection."""
 _SAY_AFTER_S = 10.0
 _CALLS_AT_ONCE = 16
 """Of one worker: it answers questions while it works."""
@@ -208,6 +212,14 @@ def _connect(address: str) -> Any:
     if ray.is_initialized():
         return ray
     where = "auto" if address == "ray" else address
+    hint = (
+        "start one with `ray start --head`, set RAY_ADDRESS, or give `host: ray://HEAD:10001`"
+        if address == "ray"
+        else "is it the head's client port (10001 by default)? does `ray status` work there?"
+    )
+    silent = _silence_of(os.environ.get("RAY_ADDRESS", "") if address == "ray" else address)
+    if silent is not None:
+        raise EnvironmentFailed(f"host {address}: no Ray cluster: {silent}\n{hint}")
     try:
         with _own_signal_handlers():
             ray.init(
@@ -218,13 +230,24 @@ def _connect(address: str) -> Any:
                 namespace="spectune",
             )
     except Exception as error:
-        hint = (
-            "start one with `ray start --head`, set RAY_ADDRESS, or give `host: ray://HEAD:10001`"
-            if address == "ray"
-            else "is it the head's client port (10001 by default)? does `ray status` work there?"
-        )
         raise EnvironmentFailed(f"host {address}: no Ray cluster: {_first(error)}\n{hint}") from error
     return ray
+
+
+def _silence_of(address: str) -> str | None:
+    """Why nobody answers at ``HOST:PORT``; ``None`` if somebody does, or if the address is of another form.
+
+    Ray itself tries for minutes.
+    """
+    name, _, port = address.removeprefix("ray://").rpartition(":")
+    if not name or not port.isdigit():
+        return None
+    try:
+        with socket.create_connection((name.strip("[]"), int(port)), timeout=_ANSWER_S):
+            return None
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return f"{name}:{port}: {reason}"
 
 
 @contextmanager
@@ -266,8 +289,10 @@ async def _received(ref: Any, node: Node) -> Any:
 
 
 def _first(error: BaseException) -> str:
-    """The first lines of what Ray says, which may be pages long."""
+    """The first lines of what Ray says, which may be pages long; of a traceback the last, which says what it was."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any(line.endswith("Traceback (most recent call last):") for line in lines):
+        lines = [lines[0].removesuffix("Traceback (most recent call last):").strip(), lines[-1]]
     return " ".join(lines[:2])[:300] or type(error).__name__
 
 

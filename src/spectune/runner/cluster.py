@@ -205,7 +205,7 @@ class _ClusterRun:
         assert bundle is not None
         try:
             facts = await self._cluster.facts(node)
-            setup = self._setup(node, bundle)
+            setup = self._setup(node, place, bundle)
             async with self._cluster.worker(
                 node, NodeRunner, setup, bundle=bundle, on_message=self._watcher.on_message
             ) as worker:
@@ -237,12 +237,14 @@ class _ClusterRun:
             self._lanes.pop(place, None)
             self._rows.pop(place, None)
 
-    def _setup(self, node: Node, bundle: Mapping[str, float]) -> NodeSetup:
+    def _setup(self, node: Node, place: str, bundle: Mapping[str, float]) -> NodeSetup:
         findings = {a: [f.model_dump(mode="json") for f in found] for a, found in self._findings.items()}
         return NodeSetup(
             study=self._work.study.model_copy(update={"plan": ()}).model_dump_json(),
             owner=str(self._directory.path.resolve()),
             node_id=node.node_id,
+            place=place,
+            places=tuple(self._places(node)),
             findings=json.dumps(findings),
             num_gpus=bundle.get("GPU", 0.0),
         )

@@ -53,6 +53,10 @@ class NodeSetup:
     owner: str
     """The study's directory on the driver."""
     node_id: str
+    place: str
+    """The node's name, or one of several on the node."""
+    places: tuple[str, ...]
+    """All of the node; several of them work at the same time."""
     findings: str
     """By arm id: what a check found before the launch."""
     num_gpus: float
@@ -172,12 +176,18 @@ class NodeRunner:
         home = data_home()
         host = local_host(home)
         await host.reconnect()
-        mine = f"{self._setup.owner}#{self._setup.node_id}"
+        setup = self._setup
         for status in await host.servers():
-            owner, mark, node_id = (status.owner or "").rpartition("#")
-            if mark and owner == self._setup.owner and node_id not in alive:
+            place, node_id = _place_in(status.owner, study=setup.owner)
+            if node_id is None:
+                continue
+            if node_id not in alive:
                 self._say(f"stopping a server of a node that died here (pid {status.leader_pid})")
                 await end_server(host, status)
+            elif node_id == setup.node_id and place not in setup.places:
+                self._say(f"stopping a server that an earlier run left (pid {status.leader_pid})")
+                await end_server(host, status)
+        mine = f"{setup.owner}#{setup.place}#{setup.node_id}"
         self._place = await place_on(host, owner=mine, known=self._findings)
         model_format = adapter_for(self._study.engine.name).model_format
         references = {arm.target for arm in self._study.arms}
@@ -306,6 +316,14 @@ class _NodeWatcher:
 
 def _keeps(_trial: Trial) -> bool:
     return True
+
+
+def _place_in(owner: str | None, *, study: str) -> tuple[str | None, str | None]:
+    """The place and the node's id in the owner's name of a server of ``study``; ``None`` twice for another's."""
+    if owner is None or not owner.startswith(f"{study}#"):
+        return None, None
+    place, _, node_id = owner.removeprefix(f"{study}#").rpartition("#")
+    return place, node_id
 
 
 def _read_from(path: Path, offset: int) -> bytes:
