@@ -115,6 +115,61 @@ def test_what_is_not_known_of_a_model_says_why(
     assert "SGLang with EAGLE3: does not work" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"draft_vocab_size": 39}, "lm_head has 40 rows, draft_vocab_size is 39"),
+        (
+            {"draft_vocab_size": None},
+            "lm_head has 40 rows, and without draft_vocab_size vocab_size counts, 64",
+        ),
+        ({"vocab_size": 63}, "config.json: vocab_size is 63, expected 64 as of"),
+        ({"intermediate_size": 96}, "mlp.gate_proj.weight is [48, 32], config.json asks for [96, 32]"),
+        ({"num_hidden_layers": 2}, "lacks layers.1.*"),
+        ({"rms_norm_eps": "small"}, "config.json: rms_norm_eps is 'small', expected a number above 0"),
+        ({"rms_norm_eps": True}, "rms_norm_eps is True, expected a number above 0"),
+        ({"rope_theta": -1e4}, "rope_theta is -10000.0, expected a number above 0"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 0}}, "rope_scaling.factor is 0, expected"),
+        (
+            {"num_key_value_heads": 3},
+            "num_key_value_heads is 3, expected a divisor of num_attention_heads, 4",
+        ),
+        ({"attention_bias": "no"}, "attention_bias is 'no', expected true or false"),
+        ({"attention_bias": True}, "lacks midlayer.self_attn.q_proj.bias"),
+    ],
+)
+def test_a_draft_whose_configuration_cannot_be_used_is_one_error_everywhere(
+    change: dict[str, Any],
+    message: str,
+    target: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    draft = write_draft(tmp_path / "draft", random_draft(draft_config(target)))
+    config = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(json.dumps({**config, **change}))
+    export = ["drafter", "export", str(draft), "--target", str(target), "--out", str(tmp_path / "out")]
+    for words in (evaluate_words(target, data, draft), export):
+        said = error_of(words, capsys)
+        assert message in said and str(draft) in said
+    assert not (tmp_path / "out").exists()
+    assert main(["drafter", "inspect", str(draft), "--target", str(target)]) == 1
+    assert ": fits" not in capsys.readouterr().out
+
+
+def test_a_target_whose_configuration_cannot_be_used_is_one_error(
+    target: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(target, broken)
+    config = json.loads((target / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "rms_norm_eps": "small", "head_dim": 7}))
+    for more in ([], ["--dry-run"]):
+        said = error_of([*train_words(broken, data, tmp_path / "run"), *more], capsys)
+        assert "2 problems" in said and "rms_norm_eps is 'small'" in said and "head_dim is 7" in said
+
+
 def test_a_target_cut_short_is_named(
     target: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -314,6 +314,42 @@ def test_a_tensor_that_llamacpp_has_no_place_for_is_refused(target: Path, tmp_pa
         export(draft, target, tmp_path / "out", "llamacpp", target_gguf=target_gguf)
 
 
+@pytest.mark.parametrize(
+    ("section", "key"), [("self_attn.q_proj", "attention_bias"), ("mlp.up_proj", "mlp_bias")]
+)
+def test_biases_are_exported_only_if_the_configuration_announces_them(
+    section: str, key: str, target: Path, tmp_path: Path
+) -> None:
+    """Engines drop biases of a layer that they build without."""
+    parts = (
+        ["q_proj", "k_proj", "v_proj"] if key == "attention_bias" else ["gate_proj", "up_proj", "down_proj"]
+    )
+    place = section.partition(".")[0]
+    biases = {
+        f"midlayer.{place}.{part}.bias": np.ones(
+            tiny.SHAPES[f"midlayer.{place}.{part}.weight"][0], np.float32
+        )
+        for part in parts
+    }
+    silent = tiny.write_draft(tmp_path / "silent", config=tiny.draft_config(**{key: False}), **biases)
+    with pytest.raises(BadInput, match=rf"{key} is not true, and the draft has .*midlayer.{section}.bias"):
+        export(silent, target, tmp_path / "out", "vllm")
+    assert not (tmp_path / "out").exists()
+    said = tiny.write_draft(tmp_path / "said", config=tiny.draft_config(**{key: True}), **biases)
+    export(said, target, tmp_path / "out", "vllm")
+    assert config_of(tmp_path / "out" / "vllm")[key] is True
+    assert f"midlayer.{section}.bias" in values_of(tmp_path / "out" / "vllm")
+
+
+def test_a_target_without_its_configuration_is_refused(draft: Path, target: Path, tmp_path: Path) -> None:
+    """Weights alone do not say of how many layers and tokens they are."""
+    (target / "config.json").unlink()
+    tiny.save_safetensors(target / "model.safetensors", {"model.norm.weight": ("BF16", (64,), b"\0" * 128)})
+    with pytest.raises(BadInput, match=r"--target .*target: no config.json.*give a folder with config.json"):
+        export(draft, target, tmp_path / "out", "vllm")
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_is_there_is_replaced_only_when_asked(draft: Path, target: Path, tmp_path: Path) -> None:
     export(draft, target, tmp_path / "out", "vllm")
     with pytest.raises(BadInput, match="exists; give --force"):

@@ -4,8 +4,12 @@ import json
 from pathlib import Path
 
 import drafter_tiny as tiny
+import numpy as np
 import pytest
+from healthy.models import write_gguf
 
+from spectune.checkpoints import finite
+from spectune.checkpoints.read import read_checkpoint
 from spectune.cli.drafter_inspect import inspection_lines
 from spectune.drafter.inspect import Inspection, inspect_draft
 from spectune.errors import BadInput
@@ -125,3 +129,90 @@ def test_a_shard_cut_short_is_a_fault_that_every_engine_stumbles_over(draft: Pat
     found = inspect_draft(str(draft), target=str(target))
     assert found.faults and "cut short" in found.faults[0]
     assert view(found, "vllm", "eagle3").verdict == "fails"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "norm.weight",
+        "midlayer.hidden_norm.weight",
+        "midlayer.self_attn.v_proj.weight",
+        "midlayer.mlp.up_proj.weight",
+    ],
+)
+def test_a_draft_without_one_of_its_parts_does_not_fit_and_it_is_named(
+    name: str, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny, "SHAPES", {n: shape for n, shape in tiny.SHAPES.items() if n != name})
+    found = inspect_draft(str(tiny.write_draft(tmp_path / "less")), target=str(target))
+    for engine, method in (("sglang", "EAGLE3"), ("vllm", "eagle3")):
+        judged = view(found, engine, method)
+        assert judged.verdict == "fails"
+        assert [f"the draft's files lack {name}"] == [
+            f.message for f in judged.findings if f.severity == "error"
+        ]
+
+
+def test_values_that_are_not_finite_are_counted_by_tensor_and_fit_nowhere(
+    target: Path, tmp_path: Path
+) -> None:
+    fusion, norm = np.zeros((64, 192), np.float32), np.ones(64, np.float32)
+    fusion[3, 5], fusion[63, 191], norm[0] = np.nan, -np.inf, np.inf
+    draft = tiny.write_draft(tmp_path / "nan", **{"fc.weight": fusion, "norm.weight": norm})
+    found = inspect_draft(str(draft), target=str(target))
+    assert found.not_finite == {"fc.weight": 2, "norm.weight": 1}
+    for engine, method in (("sglang", "EAGLE3"), ("vllm", "eagle3")):
+        assert view(found, engine, method).verdict == "fails"
+    text = "\n".join(inspection_lines(found))
+    assert "values     not finite: fc.weight (2), norm.weight (1)" in text
+    assert "2 tensors of the draft hold values that are not finite: fc.weight (2), norm.weight (1)" in text
+
+
+def test_a_healthy_draft_is_said_to_hold_finite_values(draft: Path) -> None:
+    found = inspect_draft(str(draft))
+    assert found.not_finite == {}
+    assert "values     all finite" in "\n".join(inspection_lines(found))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "broken"),
+    [
+        ("F32", b"\x00\x00\x80\x7f", b"\x01\x00\x80\xff"),
+        ("F64", b"\x00\x00\x00\x00\x00\x00\xf0\x7f", b"\x00\x00\x00\x00\x00\x00\xf8\xff"),
+        ("F16", b"\x00\x7c", b"\x01\xfc"),
+        ("BF16", b"\x80\x7f", b"\xc0\xff"),
+        ("F8_E4M3", b"\x7f", b"\xff"),
+        ("F8_E5M2", b"\x7c", b"\xff"),
+    ],
+)
+def test_both_kinds_of_values_are_found_in_every_type_wherever_they_lie(
+    dtype: str, bits: bytes, broken: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bits by hand, of infinity and of a NaN; among them the first and the last value of several pieces."""
+    monkeypatch.setattr(finite, "_PIECE_BYTES", 64)
+    largest = {"F8_E4M3": b"\x7e", "F8_E5M2": b"\x7b"}.get(dtype, b"\x7f" * len(bits))
+    largest = {"F16": b"\xff\x7b", "BF16": b"\x7f\x7f", "F32": b"\xff\xff\x7f\x7f"}.get(dtype, largest)
+    if dtype == "F64":
+        largest = b"\xff\xff\xff\xff\xff\xff\xef\x7f"
+    folder = tiny.write_target(tmp_path / dtype)
+    body = bits + largest * 98 + broken
+    shape = (100,)
+    tiny.save_safetensors(
+        folder / "model.safetensors",
+        {"a": (dtype, shape, body), "b": (dtype, shape, largest * 100), "c": ("I64", (1,), b"\xff" * 8)},
+    )
+    scan = finite.scan_weights(read_checkpoint(str(folder)))
+    assert (scan.not_finite, scan.not_read) == ({"a": 2}, ())
+
+
+def test_a_scale_that_is_not_finite_is_found_in_a_quantised_gguf(tmp_path: Path) -> None:
+    """Two blocks of Q8_0: a half-precision scale and 32 bytes each; the second scale is a NaN."""
+    blocks = b"\x00\x3c" + b"\xff" * 32 + b"\x01\x7e" + b"\xff" * 32
+    path = write_gguf(
+        tmp_path / "d.gguf", {"general.architecture": "eagle3"}, {"a": (8, (64,))}, data_bytes=68, data=blocks
+    )
+    found = inspect_draft(path)
+    assert found.not_finite == {"a": 1}
+    judged = view(found, "llamacpp", "draft-eagle3")
+    assert judged.verdict == "fails"
+    assert any("lack output_norm.weight, blk.0.attn_norm_2.weight" in f.message for f in judged.findings)

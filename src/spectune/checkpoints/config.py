@@ -39,7 +39,7 @@ _BASE_PLACES = (
 
 def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Keyword arguments of ``CheckpointFacts``, and notes on values of the wrong type."""
-    text = _text_section(config)
+    text = text_section(config)
     values = ConfigValues([text, config] if text else [config], file=FILE)
     outer = ConfigValues([config, text], file=FILE)
     algorithm = outer.text("speculators_model_type")
@@ -80,7 +80,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return facts, list(dict.fromkeys([*values.notes, *outer.notes]))
 
 
-def _text_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def text_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The language model inside a multimodal or speculators configuration; empty: the configuration is it."""
     for key in _TEXT_SECTIONS:
         section = as_section(config.get(key))

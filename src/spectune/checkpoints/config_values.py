@@ -47,7 +47,7 @@ class ConfigValues:
         key, value = self._find(keys)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
+        if not is_number(value):
             self._refuse(key, value, "a number")
             return None
         return float(value)
@@ -99,7 +99,10 @@ class ConfigValues:
         return None
 
 
-def _finite(value: float | int) -> bool:
+def is_number(value: Any) -> bool:
+    """A finite number that a float can hold; ``true`` and ``false`` are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
     try:
         return math.isfinite(value)
     except OverflowError:

@@ -166,6 +166,8 @@ class CheckpointFacts:
     """Files that contradict themselves or each other: a shard cut short, one the index names and is absent."""
     not_read: tuple[str, ...] = ()
     """What could not be read, each with its reason."""
+    not_finite: Mapping[str, int] | None = None
+    """Tensors that hold NaN or infinity, and how many of them; ``None``: values were not read, as is usual."""
     bytes_read: int = 0
     fetched: bool = False
     """Some of it came over the network."""

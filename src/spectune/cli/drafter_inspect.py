@@ -43,6 +43,7 @@ def inspection_lines(found: Inspection) -> list[str]:
         _row("norms", ", ".join(f"{k}={v}" for k, v in found.norm_options.items()) or "no option written"),
         _row("own parts", f"embeddings {_yes(found.own_embeddings)}, output head {_yes(found.own_head)}"),
     ]
+    lines += [_row("values", _values(found))] if found.not_finite is not None else []
     lines += [_row("fault", fault) for fault in found.faults]
     lines += [_row("not read", note) for note in found.not_read]
     for view in found.engines:
@@ -69,6 +70,14 @@ def _size(found: Inspection) -> str:
     size = "" if found.size_bytes is None else f", {found.size_bytes / 1e6:.1f} MB"
     types = ", ".join(f"{name} x {count}" for name, count in found.dtypes.items())
     return f"{parameters}{size}; {types or 'no tensors read'}"
+
+
+def _values(found: Inspection) -> str:
+    if not found.not_finite:
+        return "all finite"
+    named = [f"{name} ({count})" for name, count in found.not_finite.items()]
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    return f"not finite: {', '.join(named[:_SHOWN])}{more}"
 
 
 def _states(found: Inspection) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spectune.checkpoints.config import text_section
 from spectune.checkpoints.config_values import ConfigValues
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.read import read_checkpoint
+from spectune.drafter.draft_check import check_config, check_draft
 from spectune.errors import BadInput
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
@@ -76,6 +78,7 @@ def config_for_target(
         "num_hidden_layers": target.num_layers,
         "vocab_size": target.vocab_size,
     }
+    check_config(target)
     unknown = [name for name, value in sizes.items() if not value]
     if unknown:
         raise unsaid(target, *unknown)
@@ -91,7 +94,7 @@ def config_for_target(
         vocab_size=vocab,
         draft_vocab_size=min(draft_vocab_size, vocab),
         layers=chosen,
-        rms_norm_eps=float(target.config.get("rms_norm_eps") or 1e-5),
+        rms_norm_eps=_norm_epsilon(target) or 1e-5,
         rope_theta=target.rope.theta or 10_000.0,
         max_positions=target.max_positions or DEFAULT_MAX_POSITIONS,
     )
@@ -105,6 +108,10 @@ def unsaid(facts: CheckpointFacts, *names: str) -> BadInput:
     problem = notes[0] if notes else f"config.json does not say {', '.join(names)}"
     name = facts.source or "''"
     return BadInput(f"{name}: {problem}; give a folder with config.json and safetensors")
+
+
+def _norm_epsilon(facts: CheckpointFacts) -> float | None:
+    return ConfigValues([text_section(facts.config), facts.config], file="config.json").number("rms_norm_eps")
 
 
 def _check_layers(layers: tuple[int, ...], num_layers: int) -> None:
@@ -126,6 +133,7 @@ def read_draft_config(folder: Path, *, target: CheckpointFacts) -> DraftConfig:
         raise BadInput(f"{folder}: {pickles[0]}; convert the weights to safetensors")
     if facts.faults:
         raise BadInput(f"{folder}: {facts.faults[0]}")
+    check_config(facts)
     if facts.format != "plain":
         raise BadInput(
             f"{folder}: {facts.format} format; `spectune drafter export` converts to plain folders"
@@ -138,11 +146,12 @@ def read_draft_config(folder: Path, *, target: CheckpointFacts) -> DraftConfig:
     act = facts.config.get("hidden_act")
     if act not in (None, "silu", "swish"):
         raise BadInput(f"{folder}: config.json says hidden_act {act!r}; this evaluation models silu alone")
-    return _config_of(facts, folder, target)
+    config = _config_of(facts, folder, target)
+    check_draft(facts, target=target)
+    return config
 
 
 def _config_of(facts: CheckpointFacts, folder: Path, target: CheckpointFacts) -> DraftConfig:
-    values = ConfigValues([facts.config], file="config.json")
     hidden = _needed(facts, facts.hidden_size, "hidden_size")
     heads = _needed(facts, facts.num_heads, "num_attention_heads")
     if hidden != _needed(target, target.hidden_size, "hidden_size"):
@@ -172,7 +181,7 @@ def _config_of(facts: CheckpointFacts, folder: Path, target: CheckpointFacts) ->
         vocab_size=vocab,
         draft_vocab_size=head.shape[0],
         layers=layers,
-        rms_norm_eps=values.number("rms_norm_eps") or 1e-6,
+        rms_norm_eps=_norm_epsilon(facts) or 1e-6,
         rope_theta=facts.rope.theta or 10_000.0,
         rope_scaling=_scaling(facts.config),
         max_positions=facts.max_positions or DEFAULT_MAX_POSITIONS,

@@ -13,18 +13,14 @@ from spectune.checkpoints.config import NORM_KEYS
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.read import read_checkpoint
 from spectune.drafter.config import unsaid
+from spectune.drafter.draft_check import check_draft
 from spectune.drafter.inspect import layer_inputs, map_meaning
 from spectune.drafter.weights import Array, Weight, read_weights
 from spectune.errors import BadInput
 from spectune.preflight.draft_fit_family import identify
+from spectune.preflight.draft_fit_parts import plain_name
 
 MAPS = ("d2t", "t2d")
-_NORMS = {
-    "norm.weight",
-    "midlayer.hidden_norm.weight",
-    "midlayer.input_layernorm.weight",
-    "midlayer.post_attention_layernorm.weight",
-}
 _SIZES = {
     "hidden_size": "hidden_size",
     "intermediate_size": "intermediate_size",
@@ -55,7 +51,7 @@ def read_draft(folder: str, *, target: CheckpointFacts, layers: tuple[int, ...] 
     """Raises ``BadInput`` for whatever is no whole EAGLE-3 draft in safetensors."""
     facts = read_checkpoint(folder, network=False)
     _check(facts, folder, target)
-    weights = {_plain_name(name): weight for name, weight in read_weights(Path(folder)).items()}
+    weights = {plain_name(name): weight for name, weight in read_weights(Path(folder)).items()}
     _check_weights(weights, folder)
     written, note = layer_inputs(facts, num_layers=target.num_layers)
     inputs = layers or written
@@ -98,13 +94,11 @@ def _check(facts: CheckpointFacts, folder: str, target: CheckpointFacts) -> None
                 f"{folder}: fc.weight {list(fc.shape)} takes no whole number of states of {target.hidden_size} "
                 f"({target.source}): the draft was made for another target"
             )
+    check_draft(facts, target=target)
 
 
 def _check_weights(weights: Mapping[str, Weight], folder: str) -> None:
-    """The parts without which no engine has the trained layer, as finite numbers."""
-    absent = sorted(_NORMS - set(weights))
-    if absent:
-        raise BadInput(f"{folder}: lacks {', '.join(absent)}: not a whole EAGLE-3 draft")
+    """Weights as finite numbers."""
     for name, weight in weights.items():
         if name in MAPS:
             continue
@@ -114,13 +108,6 @@ def _check_weights(weights: Mapping[str, Weight], folder: str) -> None:
             raise BadInput(f"{folder}: {name}: {error}") from error
         if not finite:
             raise BadInput(f"{folder}: {name} holds numbers that are not finite: the training has diverged")
-
-
-def _plain_name(name: str) -> str:
-    plain = name.removeprefix("model.")
-    if plain.startswith("layers.0."):
-        return "midlayer." + plain.removeprefix("layers.0.")
-    return "d2t" if plain == "draft_id_to_target_id" else plain
 
 
 def _plain_config(facts: CheckpointFacts, folder: str) -> dict[str, Any]:

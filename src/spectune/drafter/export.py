@@ -16,6 +16,7 @@ from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.gguf import read_gguf
 from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.record import Record
+from spectune.drafter.config import unsaid
 from spectune.drafter.draft_source import DraftSource, read_draft
 from spectune.drafter.engine_view import engine_view
 from spectune.drafter.export_forms import (
@@ -82,6 +83,12 @@ def export_draft(request: ExportRequest) -> ExportReport:
         raise BadInput(
             f"--target {request.target}: no such folder or file; give the model the draft was made for"
         )
+    sizes = {"hidden_size": target.hidden_size, "num_hidden_layers": target.num_layers} | {
+        "vocab_size": target.vocab_size
+    }
+    unknown = [name for name, value in sizes.items() if value is None]
+    if unknown:
+        raise BadInput(f"--target {unsaid(target, *unknown)}")
     draft = read_draft(request.draft, target=target, layers=request.layers)
     forms, notes = _forms(request)
     if draft.weights.get("embed_tokens.weight") is not None and "llamacpp" in forms:

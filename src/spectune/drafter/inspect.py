@@ -1,11 +1,13 @@
-"""What a checkpoint is, from its headers alone: method, states, shapes, vocabulary map, norms, size."""
+"""What a checkpoint is, from its files: method, states, shapes, vocabulary map, norms, size, finite values."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 from spectune.checkpoints.facts import CheckpointFacts
+from spectune.checkpoints.finite import scan_weights
 from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.record import Record
 from spectune.drafter.config import LAYERS_KEY
@@ -74,6 +76,8 @@ class Inspection(Record):
     own_embeddings: bool | None
     own_head: bool | None
     tensors: tuple[TensorShape, ...]
+    not_finite: dict[str, int] | None
+    """Tensors that hold NaN or infinity, and how many; ``None``: values were not read."""
     faults: tuple[str, ...]
     not_read: tuple[str, ...]
     engines: tuple[EngineView, ...]
@@ -82,7 +86,10 @@ class Inspection(Record):
 def inspect_draft(
     path: str, *, target: str | None = None, versions: dict[str, str | None] | None = None
 ) -> Inspection:
-    """Reads headers and vocabulary maps. Raises ``BadInput`` for what is no checkpoint, or pickle alone."""
+    """Reads headers, vocabulary maps and, a few megabytes at a time, all weights of a draft on this machine.
+
+    Raises ``BadInput`` for what is no checkpoint, or pickle alone.
+    """
     draft = read_checkpoint(path)
     if draft.kind == "absent":
         raise BadInput(f"{_absent(draft)}; give a folder, a GGUF file or a hub id")
@@ -94,6 +101,12 @@ def inspect_draft(
         against = read_checkpoint(target)
         if against.kind == "absent":
             raise BadInput(f"--target {_absent(against)}; give a folder, a GGUF file or a hub id")
+    scan = scan_weights(draft)
+    draft = replace(
+        draft,
+        not_finite=None if scan.not_read or draft.tensors is None else scan.not_finite,
+        not_read=(*draft.not_read, *scan.not_read),
+    )
     return inspect_facts(draft, target=against, versions=versions or {})
 
 
@@ -140,6 +153,7 @@ def inspect_facts(
         ),
         own_head=draft.has_tensor("lm_head.weight", "output.weight"),
         tensors=tuple(shapes),
+        not_finite=None if draft.not_finite is None else dict(draft.not_finite),
         faults=draft.faults,
         not_read=draft.not_read,
         engines=views_of(draft, target=target, versions=versions),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spectune.domain.findings import FindingKind
 from spectune.preflight import (
     draft_fit_blocks,
+    draft_fit_config,
     draft_fit_identity,
     draft_fit_layers,
     draft_fit_method,
@@ -27,6 +28,7 @@ _MODULES = (
     draft_fit_method,
     draft_fit_support,
     draft_fit_states,
+    draft_fit_config,
     draft_fit_shapes,
     draft_fit_parallel,
     draft_fit_vocabulary,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from spectune.checkpoints.facts import CheckpointFacts, TensorInfo
+from spectune.checkpoints.facts import CheckpointFacts
 from spectune.domain.findings import Finding, FindingKind
 from spectune.preflight.draft_fit_family import (
-    FC_NAMES,
-    Q_NAMES,
     fc_evidence,
     fc_tensor,
     identify,
     is_own_draft,
 )
+from spectune.preflight.draft_fit_parts import wrong_shapes
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 from spectune.preflight.versions import is_older
@@ -144,13 +143,13 @@ def _other_width(situation: Situation, expects: int, gets: int, where: str) -> F
 
 
 def tensors_match_config(situation: Situation) -> Judgement:
-    """Query, key, value and output projections, and ``fc``, have the shapes the configuration gives."""
+    """Every matrix and norm of the layer, ``fc`` and embeddings have the shapes the configuration gives."""
     draft = situation.draft
     if draft is None or draft.tensors is None or draft.hidden_size is None or draft.kind == "gguf":
         return FINE
     if identify(draft, target=situation.target).family != "eagle3" or is_own_draft(situation):
         return FINE
-    wrong = [problem for problem in _expected_shapes(draft) if problem is not None]
+    wrong = wrong_shapes(draft)
     if not wrong:
         return FINE
     described = "; ".join(
@@ -167,46 +166,16 @@ def tensors_match_config(situation: Situation) -> Judgement:
                     for name, info, _ in wrong[:4]
                 ),
             ],
-            remedy="correct the draft's config.json, usually head_dim or the number of heads",
+            remedy="correct the draft's config.json, usually head_dim, the number of heads or intermediate_size",
         )
     )
 
 
 def _sizes(draft: CheckpointFacts) -> str:
     return (
-        f"hidden_size: {draft.hidden_size}, num_attention_heads: {draft.num_heads}, "
-        f"num_key_value_heads: {draft.num_kv_heads}, head_dim: {draft.head_dim}"
+        f"hidden_size: {draft.hidden_size}, intermediate_size: {draft.intermediate_size}, num_attention_heads: "
+        f"{draft.num_heads}, num_key_value_heads: {draft.num_kv_heads}, head_dim: {draft.head_dim}"
     )
-
-
-def _expected_shapes(draft: CheckpointFacts) -> list[tuple[str, TensorInfo, str] | None]:
-    hidden, head_dim = draft.hidden_size, draft.effective_head_dim
-    checks: list[tuple[str, TensorInfo, str] | None] = []
-    fc = draft.tensor(*FC_NAMES)
-    if fc is not None and _plain(fc) and fc.shape[0] != hidden:
-        checks.append(("fc.weight", fc, f"[{hidden}, ...]"))
-    if head_dim is None or draft.num_heads is None or draft.num_kv_heads is None or hidden is None:
-        return checks
-    rows = {
-        "q_proj": draft.num_heads * head_dim,
-        "k_proj": draft.num_kv_heads * head_dim,
-        "v_proj": draft.num_kv_heads * head_dim,
-    }
-    for part, expected in rows.items():
-        for name in (query.replace("q_proj", part) for query in Q_NAMES):
-            info = draft.tensor(name)
-            if info is not None and _plain(info) and info.shape != (expected, 2 * hidden):
-                checks.append((name, info, f"[{expected}, {2 * hidden}]"))
-    for name in (query.replace("q_proj", "o_proj") for query in Q_NAMES):
-        info = draft.tensor(name)
-        if info is not None and _plain(info) and info.shape != (hidden, rows["q_proj"]):
-            checks.append((name, info, f"[{hidden}, {rows['q_proj']}]"))
-    return checks
-
-
-def _plain(info: TensorInfo) -> bool:
-    """Stored as numbers of one each: packed quantised weights have other shapes."""
-    return len(info.shape) == 2 and info.dtype in ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2")
 
 
 RULES: tuple[Rule, ...] = (widths_match, tensors_match_config)

@@ -7,6 +7,7 @@ import re
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.domain.findings import Finding, FindingKind
 from spectune.preflight.draft_fit_family import FC_NAMES, Q_NAMES, identify, is_own_draft
+from spectune.preflight.draft_fit_parts import is_llama_head, missing_parts, unannounced_biases
 from spectune.preflight.draft_fit_tables import (
     DESCRIBED,
     LLAMA_EAGLE3_DRAFTS,
@@ -36,9 +37,10 @@ TENSOR_MISSING = FindingKind(
     title="A tensor that the method needs is not in the draft's files",
     explanation=(
         "An EAGLE-3 head needs `fc`, its own `lm_head` over the draft's vocabulary, and one decoder layer whose q, k "
-        "and v read twice the hidden size; the embeddings may come from the target. An EAGLE-1 or -2 head is the "
-        "other way round: no `lm_head` of its own is needed. SGLang leaves a tensor it does not find at random "
-        "values, without a word."
+        "and v read twice the hidden size, with its feed-forward and four norms; the embeddings may come from the "
+        "target. An EAGLE-1 or -2 head is the other way round: no `lm_head` of its own is needed. SGLang leaves a "
+        "tensor it does not find at random values, without a word; so it does with biases that `attention_bias: "
+        "true` announces and no file holds."
     ),
     effect="random values in the draft's layer: acceptance near 1.00; or a KeyError",
     holds_for=f"{SGLANG_READ} (silent), {VLLM_READ}; EAGLE-1 heads without lm_head: vLLM 0.6",
@@ -55,7 +57,8 @@ TENSOR_UNUSED = FindingKind(
         "Engines drop tensors whose name they do not expect, mostly without a word, and some share the target's "
         "embeddings and output head with the draft whatever its files hold. vLLM before 28549 replaced an EAGLE-3 "
         "draft's own `lm_head` and `embed_tokens`; a bias of `fc` is used only if the configuration announces it "
-        "(`eagle_fc_bias` in vLLM, `bias` in SGLang)."
+        "(`eagle_fc_bias` in vLLM, `bias` in SGLang), and so are those of attention and feed-forward "
+        "(`attention_bias`, `mlp_bias`)."
     ),
     effect="the draft computes something other than it was trained for: lower acceptance, no message",
     holds_for="vLLM before about 0.12 (own head and embeddings); fc.bias: vLLM, SGLang 0.5.23",
@@ -66,7 +69,22 @@ TENSOR_UNUSED = FindingKind(
     ),
 )
 
-KINDS = (DAMAGED, TENSOR_MISSING, TENSOR_UNUSED)
+NOT_FINITE = FindingKind(
+    code="draft-weights-not-finite",
+    severity="error",
+    title="Weights of the draft are not finite numbers",
+    explanation=(
+        "A tensor holds NaN or infinite values: the training diverged, a conversion overflowed half precision, or "
+        "the file was damaged in a copy. Engines load values without looking at them. A norm divides by the mean "
+        "square of the whole state, so one NaN before it makes every value behind it NaN, and the drafted tokens "
+        "mean nothing. `spectune drafter inspect` reads all weights; checks before a launch read headers only."
+    ),
+    effect="acceptance near 1.00, without any message",
+    holds_for="every engine: it follows from the arithmetic",
+    sources=("https://arxiv.org/abs/1910.07467",),
+)
+
+KINDS = (DAMAGED, TENSOR_MISSING, TENSOR_UNUSED, NOT_FINITE)
 
 _HEAD = ("lm_head.weight", "model.lm_head.weight", "output.weight")
 _EMBEDDINGS = ("embed_tokens.weight", "model.embed_tokens.weight")
@@ -96,7 +114,9 @@ def files_are_whole(situation: Situation) -> Judgement:
 def needed_tensors_exist(situation: Situation) -> Judgement:
     """By method: what an EAGLE-3 or EAGLE-1 head cannot do without."""
     draft = situation.draft
-    if draft is None or draft.kind in ("absent", "gguf") or is_own_draft(situation):
+    if draft is None or draft.kind == "absent" or is_own_draft(situation):
+        return FINE
+    if draft.kind == "gguf" and not (draft.tensors and draft.model_type == "eagle3"):
         return FINE
     family = identify(draft, target=situation.target).family
     if family not in ("eagle", "eagle3") or situation.knobs.method not in ("eagle", "eagle3"):
@@ -130,6 +150,11 @@ def needed_tensors_exist(situation: Situation) -> Judgement:
 
 
 def _missing(situation: Situation, draft: CheckpointFacts, family: str) -> list[str]:
+    if draft.kind == "gguf":
+        return missing_parts(draft)
+    if family == "eagle3" and is_llama_head(draft):
+        shared = draft.has_tensor(*_HEAD) is not False or _shares_head(situation, draft)
+        return [*missing_parts(draft), *(() if shared else ("lm_head.weight",))]
     missing = []
     if draft.has_tensor(*FC_NAMES, "fc.weight_packed", "fc.qweight") is False:
         missing.append("fc.weight")
@@ -167,7 +192,11 @@ def present_tensors_are_used(situation: Situation) -> Judgement:
     family = identify(draft, target=situation.target).family
     if family not in ("eagle", "eagle3") or situation.knobs.method not in ("eagle", "eagle3"):
         return FINE
-    findings = [_own_layers(situation, draft, family), _fc_bias(situation, draft, family)]
+    findings = [
+        _own_layers(situation, draft, family),
+        _fc_bias(situation, draft, family),
+        *_biases(situation, draft, family),
+    ]
     unknown = sorted(name for name in draft.tensors if not _KNOWN.search(name))
     if unknown and situation.engine == "sglang" and family == "eagle3":
         findings.append(
@@ -229,8 +258,42 @@ def _fc_bias(situation: Situation, draft: CheckpointFacts, family: str) -> Findi
     )
 
 
+def _biases(situation: Situation, draft: CheckpointFacts, family: str) -> list[Finding]:
+    if family != "eagle3" or not is_llama_head(draft):
+        return []
+    return [
+        TENSOR_UNUSED.found(
+            situation.subject,
+            f"the draft has {len(names)} biases, which {DESCRIBED[situation.engine]} drops without {key}: true",
+            evidence=[
+                (draft.source, f"tensors {', '.join(names[:4])}"),
+                (f"{draft.source}/config.json", f"{key}: {draft.config.get(key)}"),
+            ],
+            remedy=f'write "{key}": true into the draft\'s config.json if it was trained with them',
+        )
+        for key, names in unannounced_biases(draft).items()
+    ]
+
+
+def weights_are_finite(situation: Situation) -> Judgement:
+    """Where the values were read, which a check before a launch does not do."""
+    draft = situation.draft
+    if draft is None or not draft.not_finite:
+        return FINE
+    named = [f"{name} ({count})" for name, count in draft.not_finite.items()]
+    return found(
+        NOT_FINITE.found(
+            situation.subject,
+            f"{len(named)} tensors of the draft hold values that are not finite: {', '.join(named[:6])}",
+            evidence=[(draft.source, name) for name in named[:8]],
+            remedy="take an earlier checkpoint of its training, or export or copy it again",
+        )
+    )
+
+
 RULES: tuple[Rule, ...] = (
     files_are_whole,
     needed_tensors_exist,
     present_tensors_are_used,
+    weights_are_finite,
 )

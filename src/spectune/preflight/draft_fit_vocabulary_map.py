@@ -52,7 +52,7 @@ def reduced_vocabulary_agrees(situation: Situation) -> Judgement:
     draft = situation.draft
     if draft is None or identify(draft, target=situation.target).family != "eagle3":
         return FINE
-    problems = list(_contradictions(draft, situation.target))
+    problems = vocabulary_contradictions(draft, situation.target)
     if not problems:
         return FINE
     return found(
@@ -105,12 +105,18 @@ def vocabulary_size_written(situation: Situation) -> Judgement:
     return FINE
 
 
-def _contradictions(draft: CheckpointFacts, target: CheckpointFacts | None) -> list[str]:
+def vocabulary_contradictions(draft: CheckpointFacts, target: CheckpointFacts | None) -> list[str]:
+    """Sizes of the vocabularies in configuration and tensors that cannot all be right."""
     problems = []
     size = draft.draft_vocab_size
     head = draft.tensor(*_HEAD_NAMES)
     if size is not None and head is not None and len(head.shape) == 2 and head.shape[0] != size:
         problems.append(f"lm_head has {head.shape[0]} rows, draft_vocab_size is {size}")
+    rows = head.shape[0] if head is not None and len(head.shape) == 2 and draft.kind != "gguf" else None
+    if size is None and None not in (rows, draft.vocab_size) and rows != draft.vocab_size:
+        problems.append(
+            f"lm_head has {rows} rows, and without draft_vocab_size vocab_size counts, {draft.vocab_size}"
+        )
     if size is not None and draft.d2t is not None and draft.d2t.length != size:
         problems.append(f"d2t has {draft.d2t.length} entries, draft_vocab_size is {size}")
     if size is not None and draft.vocab_size is not None and size > draft.vocab_size:
