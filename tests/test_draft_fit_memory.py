@@ -164,7 +164,7 @@ def test_b24_versions_that_did_not_count_the_draft(
     findings = draft_is_counted(launch).findings
     assert [f.severity for f in findings] == ([severity] if severity else [])
     if severity:
-        assert "8.00 GiB" in findings[0].message
+        assert "8.0 GiB" in findings[0].message
 
 
 def test_b24_a_small_draft_is_only_a_note(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from spectune.domain.sizes import in_bytes
 from spectune.drafter.engine_view import NAMES
 from spectune.drafter.export import ExportReport, ExportRequest, export_draft
 from spectune.drafter.out_folder import check_out
@@ -57,7 +58,7 @@ def export_lines(report: ExportReport) -> list[str]:
     lines = [f"{report.draft}: reads the inputs of layers {list(report.layer_inputs)}"]
     for form in report.forms:
         name = "vLLM, speculators form" if form.form == "speculators" else NAMES[form.engine]
-        lines.append(f"{name}: {form.path} ({form.num_bytes / 1e6:.1f} MB), read back: fits")
+        lines.append(f"{name}: {form.path} ({in_bytes(form.num_bytes)}), read back: fits")
         lines.append(
             f"  layer ids as this form counts them: {list(form.layers_as_written)}; serve with {form.flag}"
         )

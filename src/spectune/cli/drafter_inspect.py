@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from spectune.domain.sizes import in_bytes
 from spectune.drafter.engine_view import NAMES, EngineView
 from spectune.drafter.inspect import Inspection, inspect_draft
 
@@ -64,10 +65,10 @@ def _yes(value: bool | None) -> str:
 
 
 def _size(found: Inspection) -> str:
-    parameters = (
-        "unknown" if found.num_parameters is None else f"{found.num_parameters / 1e6:.1f} M parameters"
-    )
-    size = "" if found.size_bytes is None else f", {found.size_bytes / 1e6:.1f} MB"
+    count = found.num_parameters
+    number = "unknown" if count is None else f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count:,}"
+    parameters = f"{number} parameters"
+    size = "" if found.size_bytes is None else f", {in_bytes(found.size_bytes)}"
     types = ", ".join(f"{name} x {count}" for name, count in found.dtypes.items())
     return f"{parameters}{size}; {types or 'no tensors read'}"
 

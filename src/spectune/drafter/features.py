@@ -26,6 +26,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from spectune.domain.sizes import in_bytes
 from spectune.drafter.config import DraftConfig
 from spectune.drafter.files import write_tensors
 from spectune.drafter.rows import Ints, Rows
@@ -136,7 +137,7 @@ class CachePlan:
         free = shutil.disk_usage(self.folder).free
         if wanted + _FREE_BYTES_LEFT > free:
             raise EnvironmentFailed(
-                f"{self.folder}: the feature cache needs {wanted / 1e9:.1f} GB more and {free / 1e9:.1f} GB are free; "
+                f"{self.folder}: the feature cache needs {in_bytes(wanted)} more and {in_bytes(free)} are free; "
                 "free space, or train with --features on-the-fly"
             )
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.acceptance import pool_counts
+from spectune.domain.sizes import in_bytes
 from spectune.drafter.acceptance import walk
 from spectune.drafter.batches import Batch, Plan, collate, serving_starts, training_batch
 from spectune.drafter.chains import greedy_chains
@@ -176,7 +177,7 @@ def _feature_source(
         return target()
     plan = CachePlan(folder, rows, config, options.dtype, target_identity(target_source))
     if plan.missing():
-        look.on_note(f"feature cache: {plan.num_bytes / 1e9:.2f} GB in {len(plan.shards)} shards at {folder}")
+        look.on_note(f"feature cache: {in_bytes(plan.num_bytes)} in {len(plan.shards)} shards at {folder}")
         if world.is_first:
             folder.mkdir(parents=True, exist_ok=True)
             plan.check_space(plan.missing())

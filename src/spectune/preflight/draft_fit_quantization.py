@@ -6,6 +6,7 @@ import re
 
 from spectune.checkpoints.facts import TensorInfo
 from spectune.domain.findings import FindingKind
+from spectune.domain.sizes import in_bytes
 from spectune.preflight.draft_fit_family import identify, is_own_draft
 from spectune.preflight.draft_fit_tables import SGLANG_READ, VLLM_READ
 from spectune.preflight.flags_speculative import speculation_of
@@ -101,7 +102,7 @@ def inheritance_works(situation: Situation) -> Judgement:
             )
         )
     if situation.engine == "vllm" and not (speculation_of(situation.flags) or {}).get("quantization"):
-        size = f", {draft.weight_bytes / 2**30:.2f} GiB," if draft.weight_bytes else ""
+        size = f", {in_bytes(draft.weight_bytes, binary=True)}," if draft.weight_bytes else ""
         return found(
             STAYS_WIDE.found(
                 situation.subject,

@@ -13,12 +13,10 @@ from spectune.preflight.draft_fit_family import is_own_draft
 from spectune.preflight.draft_fit_positions import served_context
 from spectune.preflight.flags_common import Flags
 from spectune.preflight.memory_estimate import (
-    GIB,
     PARALLEL,
     bytes_of,
     estimate,
-    in_gib,
-    in_kib,
+    in_words,
     parallel_sizes,
 )
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
@@ -65,7 +63,7 @@ TOO_FEW_GPUS = FindingKind(
 )
 
 KINDS = (DOES_NOT_FIT, DRAFT_NOT_COUNTED, TOO_FEW_GPUS)
-_LARGE_DRAFT_BYTES = 1 * GIB
+_LARGE_DRAFT_BYTES = 2**30
 _OFFLOAD = ("cpu-offload-gb", "offload-mode", "offload-group-size", "offload-backend", "cpu-offload-params")
 _ELSEWHERE = ("nnodes", "node-rank", "distributed-executor-backend", "ray-address", "dist-init-addr")
 
@@ -104,7 +102,7 @@ def _compare(situation: Situation, least: tuple[int, int], gpu_memory_bytes: tup
     allowed = int(most * fraction) if fraction is not None and 0 < fraction <= 1 else most
     if weights + cache <= allowed:
         return FINE
-    share = f" ({fraction:g} of {most / GIB:.1f} GiB)" if fraction is not None else ""
+    share = f" ({fraction:g} of {in_words(most)})" if fraction is not None else ""
     if weights + cache <= most:
         remedy = f"raise --{name} above {(weights + cache) / most:.2f}"
     else:
@@ -112,8 +110,8 @@ def _compare(situation: Situation, least: tuple[int, int], gpu_memory_bytes: tup
     return found(
         DOES_NOT_FIT.found(
             situation.subject,
-            f"at least {(weights + cache) / GIB:.1f} GiB are needed on each GPU, "
-            f"and {allowed / GIB:.1f} GiB{share} are there",
+            f"at least {in_words(weights + cache)} are needed on each GPU, "
+            f"and {in_words(allowed)}{share} are there",
             evidence=[("tensor headers and flags", estimate(situation).described())],
             remedy=remedy,
         )
@@ -155,11 +153,11 @@ def draft_is_counted(situation: Situation) -> Judgement:
     known = estimate(situation)
     size = known.draft_weights_bytes
     large = size is None or size >= _LARGE_DRAFT_BYTES
-    per_token = in_kib(known.draft_kv_bytes_per_token)
+    per_token = in_words(known.draft_kv_bytes_per_token)
     return found(
         DRAFT_NOT_COUNTED.found(
             situation.subject,
-            f"the draft's weights ({in_gib(size)} per GPU) and its KV cache ({per_token} per token) come on top",
+            f"the draft's weights ({in_words(size)} per GPU) and its KV cache ({per_token} per token) come on top",
             severity="warning" if large else "note",
             evidence=[("engine", f"SGLang {situation.version.text}"), ("estimate", known.described())],
             remedy="lower --mem-fraction-static by the draft's share of the GPU",

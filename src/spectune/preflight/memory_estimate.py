@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from spectune.checkpoints.config_values import as_section
 from spectune.checkpoints.facts import CheckpointFacts
+from spectune.domain.sizes import in_bytes
 from spectune.preflight.draft_fit_family import is_own_draft
 from spectune.preflight.flags_common import Flags
 from spectune.preflight.flags_speculative import speculation_of
 from spectune.preflight.situation import Situation
 
-GIB = 2**30
 PARALLEL = {
     "sglang": ("tp-size", "pp-size", "dp-size"),
     "vllm": ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"),
@@ -46,20 +46,16 @@ class MemoryEstimate:
         """One line, that says it is an estimate and what is counted."""
         per = f"on each of {self.devices} devices" if self.devices > 1 else "on one device"
         parts = [
-            f"target weights {in_gib(self.target_weights_bytes)}",
-            f"draft weights {in_gib(self.draft_weights_bytes)}",
-            f"KV cache per token {in_kib(self.target_kv_bytes_per_token)} for the target, "
-            f"{in_kib(self.draft_kv_bytes_per_token)} for the draft",
+            f"target weights {in_words(self.target_weights_bytes)}",
+            f"draft weights {in_words(self.draft_weights_bytes)}",
+            f"KV cache per token {in_words(self.target_kv_bytes_per_token)} for the target, "
+            f"{in_words(self.draft_kv_bytes_per_token)} for the draft",
         ]
         return f"estimate {per}: {'; '.join(parts)}; not counted: activations, CUDA graphs, buffers"
 
 
-def in_gib(value: int | None) -> str:
-    return "not known" if value is None else f"{value / GIB:.2f} GiB"
-
-
-def in_kib(value: float | None) -> str:
-    return "not known" if value is None else f"{value / 1024:.1f} KiB"
+def in_words(value: float | None) -> str:
+    return "not known" if value is None else in_bytes(value, binary=True)
 
 
 def estimate(situation: Situation) -> MemoryEstimate:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from spectune.domain.interval import Interval
+from spectune.domain.sizes import in_bytes
 from spectune.domain.statistics import Verdict
 from spectune.report.records import LoadSummary, StudyTime
 
@@ -121,7 +122,7 @@ def milliseconds(value_s: float | None) -> str:
 
 
 def gibibytes(value_bytes: int | None) -> str:
-    return UNKNOWN if value_bytes is None else f"{value_bytes / 2**30:.1f} GiB"
+    return UNKNOWN if value_bytes is None else in_bytes(value_bytes, binary=True)
 
 
 def count(amount: int, noun: str) -> str:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from spectune.domain.sizes import in_bytes
 from spectune.drafter.data.answers import AnswerFailed, Asker, ChatEncoder, ServerGone
 from spectune.drafter.data.folder import lock
 from spectune.drafter.data.journal import Journal
@@ -214,7 +215,7 @@ class _Run:
         if free < least:
             self.on_message(
                 f"warning: {missing} samples of up to {self.plan.sampling.max_tokens} tokens may need more than "
-                f"the {free / 1e9:.1f} GB that are free in {self.request.out}"
+                f"the {in_bytes(free)} that are free in {self.request.out}"
             )
 
     async def _drive(self, asker: Asker) -> None:
