@@ -422,6 +422,24 @@ class TestWhatIsShown:
         assert '{"speculative.n_max": 2} in the body' in " ".join(capture.get().split())
         assert any('"speculative.n_max": 2' in line for line in markdown_why(found))
 
+    @pytest.mark.parametrize(
+        ("winner", "ngram", "title"),
+        [
+            (PLAIN, 107.0, "The command to serve: plain decoding"),
+            (NGRAM, 140.0, "The command to serve: ngram"),
+        ],
+        ids=["plain decoding", "ngram"],
+    )
+    def test_the_command_is_titled_for_what_it_serves(self, winner: Arm, ngram: float, title: str) -> None:
+        found = self.found(winner, ngram=ngram)
+        assert Explanation.model_validate_json(found.model_dump_json()).winning_title == title
+        assert found.model_dump()["winning_arm"] == title.partition(": ")[2]
+        console = Console(width=100, force_terminal=False)
+        with console.capture() as capture:
+            console.print(explanation_view(found))
+        assert f"{title}:\n  serve {winner.name}" in capture.get()
+        assert f"{title}." in markdown_why(found)
+
     def test_training_is_advised_for_a_drafter_and_never_for_n_grams(self) -> None:
         found = self.found(PLAIN)
         (train,) = [a for a in found.next if a.kind == "train"]

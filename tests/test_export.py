@@ -196,6 +196,8 @@ class TestScripts:
         assert "# plain decoding: no arm is shown to be faster" in export_text(
             plain, "command", ExportOptions()
         )
+        named = export_text(loaded, "command", ExportOptions(arm="baseline"))
+        assert "# plain decoding\n" in named
 
 
 def expanded(text: str, env: dict[str, str]) -> str:

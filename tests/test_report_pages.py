@@ -10,7 +10,10 @@ from report_reading import Page, every_form, in_terminal
 from report_realistic import realistic
 from report_studies import (
     BASELINE,
+    bracketed,
+    counts,
     failed,
+    scaled,
     speculative,
     study,
     trial,
@@ -74,6 +77,14 @@ class TestHtml:
 
     def test_states_the_share_of_spectunes_own_time(self, summary):
         assert percent(summary.time.own_frac) in Page(render_html(summary)).words
+
+    def test_the_command_of_a_study_that_nothing_wins_is_that_of_plain_decoding(self):
+        of, trials = bracketed(speculative("k3"), scaled(0.8), acceptance=counts(100, 120))
+        words = Page(render_html(summarize(of, trials))).words
+        assert "Nothing is faster than plain decoding" in words
+        assert "The command to serve: plain decoding" in words
+        faster, trials = bracketed(speculative("k3"), scaled(1.4), acceptance=counts(100, 120))
+        assert "The command to serve: k3" in Page(render_html(summarize(faster, trials))).words
 
     def test_the_same_summary_gives_the_same_bytes(self, summary):
         assert render_html(summary) == render_html(summarize(*realistic()))

@@ -24,7 +24,7 @@ def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Adds the command's arguments; imports nothing that takes time."""
     parser = commands.add_parser(
         "export",
-        help="a study in other tools' formats, in MLflow, or its winner as a script",
+        help="a study in other tools' formats, in MLflow, or the arm to serve as a script",
         epilog="command, docker and slurm are shell scripts, kubernetes is a manifest; secrets are never in them.",
     )
     parser.add_argument("study", metavar="STUDY_DIR")

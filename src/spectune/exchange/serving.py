@@ -255,7 +255,8 @@ def _notes(loaded: LoadedStudy, arm: Arm, trial: Trial, argv: Sequence[str]) -> 
     yield f"measured with {arm.engine} {one_line(version or 'of unknown version', limit=60)}, {trial.started_at}"
     load = summary.first
     if summary.is_baseline:
-        yield "plain decoding: no arm is shown to be faster"
+        is_best = loaded.summary.best_arm_id == arm.arm_id
+        yield f"plain decoding{': no arm is shown to be faster' if is_best else ''}"
     elif load is not None and load.speedup is not None:
         yield f"{times(load.speedup)} of plain decoding at {load.label}"
     if arm.request:

@@ -52,6 +52,7 @@ def explain(
         winning_command=winning_command,
     )
     concurrencies = sorted({row.concurrency for row in rows})
+    winner = next((row for row in rows if id_of(row.arm) == winner_id), None)
     return Explanation(
         headline=_headline(best, _shown(rows, first, winner_id) or anchor, explained),
         baseline_tok_per_s={str(c): model.baseline_tok_per_s(c) or 0.0 for c in concurrencies},
@@ -62,8 +63,9 @@ def explain(
         schedule=plan,
         predictions=tuple(_judged(item) for item in predictions),
         model_error=_error(predictions),
+        winning_arm=None if winner is None else "plain decoding" if winner.is_baseline else winner.name,
         winning_command=winning_command,
-        winning_request=next((dict(r.arm.request) for r in rows if id_of(r.arm) == winner_id), {}),
+        winning_request={} if winner is None else dict(winner.arm.request),
         assumptions=tuple(assumptions),
     )
 

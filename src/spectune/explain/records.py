@@ -161,12 +161,19 @@ class Explanation(Record):
     schedule: Schedule | None = None
     predictions: tuple[PredictedAgainstMeasured, ...] = ()
     model_error: ModelError | None = None
+    winning_arm: str | None = None
+    """The arm that is shown to be best, by name; ``plain decoding`` for the baseline. ``winning_command`` serves it."""
     winning_command: str | None = None
     winning_request: dict[str, Any] = Field(default_factory=dict)
     """What the body of each request must hold beside it: with other fields it is another arm."""
     training: tuple[str, ...] = ()
     """What more training data would buy, where acceptance lengths at three data sizes are known."""
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def winning_title(self) -> str:
+        """What the command is of: where nothing is shown to be faster, of plain decoding."""
+        return "The command to serve" + (f": {self.winning_arm}" if self.winning_arm else "")
 
     @property
     def winning_request_note(self) -> str | None:

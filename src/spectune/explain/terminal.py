@@ -39,7 +39,8 @@ def explanation_view(explanation: Explanation) -> RenderableType:
         lines = [f"  {plain(line)}" for line in explanation.training]
         blocks.append(Text("what training would buy:\n" + "\n".join(lines) + "\n"))
     if explanation.winning_command:
-        blocks.append(Text(f"winning command:\n  {plain(explanation.winning_command)}", overflow="fold"))
+        title = explanation.winning_title
+        blocks.append(Text(f"{plain(title)}:\n  {plain(explanation.winning_command)}", overflow="fold"))
     if explanation.winning_request_note:
         blocks.append(Text(f"  {plain(explanation.winning_request_note)}", overflow="fold"))
     blocks += [Text(f"assumed: {plain(line)}", style="dim") for line in explanation.assumptions]

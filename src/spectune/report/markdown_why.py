@@ -58,7 +58,8 @@ def _next(explanation: Explanation) -> list[str]:
         )
     parts = ["## What next", "\n".join(lines)]
     if explanation.winning_command:
-        parts += ["The winning command:", block(explanation.winning_command)]
+        title = escape(explanation.winning_title, limit=120)
+        parts += [f"{title}.", block(explanation.winning_command)]
     if explanation.winning_request_note:
         parts.append(escape(explanation.winning_request_note, limit=600) + ".")
     return parts
