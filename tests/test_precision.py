@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+import re
 
 from report_studies import BASELINE, FAST, SLOW, study, trial
 
 from spectune.domain.arm import Arm
+from spectune.domain.findings import Finding
+from spectune.domain.interval import Interval
+from spectune.domain.planning import MoreNeeded, more_for_precision
+from spectune.domain.statistics import Comparison
 from spectune.domain.study import Budget, Study
 from spectune.domain.trial import Trial
 from spectune.report.noise import noise_of, summarize_noise
@@ -95,6 +100,56 @@ class TestPrecision:
         assert asked is not None
         assert asked.arm_id in {SLOW.arm_id, BASELINE.arm_id}
         assert "slow" in (asked.reason or "")
+
+
+class TestWhatIsSaid:
+    def findings(self, of: Study, trials: list[Trial]) -> dict[str, Finding]:
+        found = summarize(of, trials).findings
+        return {f.subject: f for f in found if f.code == "precision-not-reached"}
+
+    def test_a_precision_that_the_budget_cut_off_says_what_was_reached_and_what_it_takes(self) -> None:
+        of = planned(precision=0.02, budget=9)
+        trials = simulate(of, launch_sd=0.02)
+        found = self.findings(of, trials)
+        reached = dict(zip(("fast", "slow"), half_widths(of, trials), strict=True))
+        assert set(found) == {name for name, half in reached.items() if half > 0.02} == {"fast", "slow"}
+        for name, half in reached.items():
+            launches = sum(t.arm.name == name for t in trials)
+            message = found[name].message
+            assert f"known within {100 * half:.1f} % after {launches} launches, wanted 2 %" in message
+            assert re.search(r"about \d+ more launch(es)? of it", message)
+        assert "max_trials" in (found["fast"].remedy or "")
+
+    def test_nothing_is_said_where_it_was_reached_or_not_asked_for(self) -> None:
+        for precision in (0.05, None):
+            of = planned(precision=precision)
+            assert self.findings(of, simulate(of, launch_sd=0.005)) == {}
+
+    def test_how_much_more_it_takes_is_what_can_be_worked_out_by_hand(self) -> None:
+        """Normal quantile 1.95996, wanted ln 1.02 = 0.0198026. Variance 0.0004 from 4 launches must fall to
+        0.0198026^2 / 1.95996^2 = 0.00010208: 0.0016 / 0.00010208 = 15.7, so 16 launches, 12 more. Of 12 prompts:
+        0.00035 * 12 / (0.00010208 - 0.00005) = 80.6, so 81, 69 more; launches alone are 0.00005."""
+        speedup = Interval(value=1.1, low=1.058, high=1.144, n=12, unit="x baseline")
+        known = Comparison(
+            arm_id="a",
+            speedup=speedup,
+            verdict="FASTER",
+            num_prompts=12,
+            num_trials=4,
+            num_baseline_trials=5,
+            trial_noise_frac=0.01,
+            degrees=1e7,
+            prompt_log_var=0.00035,
+            launch_log_var=0.00005,
+        )
+        assert more_for_precision(known, precision=0.02) == MoreNeeded(more_prompts=69, more_launches=12)
+        noisier = known.model_copy(update={"launch_log_var": 0.0002})
+        assert more_for_precision(noisier, precision=0.02).more_prompts is None
+
+    def test_a_search_is_measured_by_its_winner_alone(self) -> None:
+        of = planned(precision=0.001, budget=9)
+        trials = simulate(of, launch_sd=0.02)
+        assert set(self.findings(of.model_copy(update={"search": "predict"}), trials)) == {"fast"}
 
 
 class TestNoiseFloor:

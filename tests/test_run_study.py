@@ -201,9 +201,12 @@ def test_a_budget_ends_the_study_cleanly(run: Runner) -> None:
     reply = run("run", "study.yaml")
     assert reply.returncode == 0
     assert "2 launches left" in reply.stdout
-    run.study(STUDY)
-    assert run("run", "study.yaml").returncode == 0
-    assert len(run.report()["trials"]) == 4
+    run.study(STUDY + "precision: 0.0001\nbudget: {max_trials: 5}\n")
+    ended = run("run", "study.yaml")
+    assert ended.returncode == 0
+    assert "the precision of <0.1 % was not reached for" in ended.stdout
+    assert len(run.report()["trials"]) == 5
+    assert "precision-not-reached" in {finding["code"] for finding in run.report()["findings"]}
 
 
 def test_a_dry_run_prints_every_command_and_starts_nothing(run: Runner) -> None:

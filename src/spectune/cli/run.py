@@ -20,7 +20,9 @@ from spectune.api.results import StudyResults
 from spectune.cli.findings_text import print_findings, printable
 from spectune.domain.study import Study
 from spectune.errors import BadInput
+from spectune.report.finding_kinds import PRECISION_NOT_REACHED
 from spectune.report.terminal import study_tables
+from spectune.report.words import listing, percent
 from spectune.runner.order import launches_of
 from spectune.runner.study import remaining
 from spectune.store.places import is_shared, text_of
@@ -110,6 +112,13 @@ def _report(args: argparse.Namespace, results: StudyResults) -> int:
         if outcome.reason == "budget":
             left = launches_of(study, remaining(study, outcome.trials))
             console.print(f"stopped by the budget with {left} launches left; raise it and run again to go on")
+        short = [f.subject for f in results.summary.findings if f.code == PRECISION_NOT_REACHED.code]
+        if short and study.precision is not None:
+            console.print(
+                f"the precision of {percent(study.precision)} was not reached for {printable(listing(short))} "
+                "(see the findings above); raise the budget and run again to go on",
+                markup=False,
+            )
         if outcome.reason == "baseline failed":
             console.print("stopped: the baseline does not run, so nothing could be compared")
         console.print(f"report: {results.place}/report.html", soft_wrap=True, markup=False)

@@ -203,6 +203,18 @@ SOAK_FAILED = FindingKind(
     remedy="read the server's log in the trial's folder; take the next arm",
     holds_for=_EVERY,
 )
+PRECISION_NOT_REACHED = FindingKind(
+    code="precision-not-reached",
+    severity="warning",
+    title="A speedup is not known as well as the study asks for",
+    explanation="With `precision`, launches go on until the interval of each speedup (in a search, the winner's) is so "
+    "narrow. The budget ended them before, an arm failed, or 20 launches of one arm were not enough. While a study "
+    "runs, this is what it still works on. How much more it takes follows from the noise seen so far.",
+    effect="the interval is wider than was wanted",
+    remedy="raise `budget.max_trials` or `budget.max_minutes` and run the same command again: it goes on. More prompts "
+    "are another workload, for a study of its own",
+    holds_for=_EVERY,
+)
 SETTINGS_DIFFER = FindingKind(
     code="effective-settings-differ",
     severity="warning",
@@ -265,6 +277,7 @@ KINDS: tuple[FindingKind, ...] = (
     STOPPED_EARLY,
     SOAK_HELD,
     SOAK_FAILED,
+    PRECISION_NOT_REACHED,
     SETTINGS_DIFFER,
     MODEL_DIFFERS,
     REQUEST_FIELD_IGNORED,

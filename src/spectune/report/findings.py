@@ -26,6 +26,7 @@ from spectune.report.fault_findings import (
     stopped_early,
 )
 from spectune.report.pooling import load_of, speed_by_prompt
+from spectune.report.precision import precision_not_reached
 from spectune.report.records import ArmSummary, LoadSummary
 from spectune.report.words import count, listing, number, percent
 
@@ -64,6 +65,7 @@ def all_findings(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummar
     found += stopped_early(trials)
     found += launched_again(trials)
     found += search_end(study)
+    found += precision_not_reached(study, trials)
     found += cached_prompts(arms)
     found += foreign_traffic(arms)
     found += client_limits(trials)

@@ -16,6 +16,7 @@ from rich.text import Text
 from spectune.domain.findings import Severity
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.statistics import Verdict
+from spectune.report.finding_kinds import PRECISION_NOT_REACHED
 from spectune.report.records import ArmSummary, LoadSummary, StudySummary, TrialSummary
 from spectune.report.words import (
     SIMULATED,
@@ -44,6 +45,8 @@ _VERDICT_STYLES: dict[Verdict, str] = {
     "CANNOT_TELL": "magenta",
 }
 _SEVERITY_STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_OF_THE_END = frozenset({PRECISION_NOT_REACHED.code})
+"""Not said after each trial: launches that are still to come may do it."""
 _JUDGEMENT_STYLES = {"confirmed": "green", "refuted": "yellow", "undecided": "magenta"}
 
 
@@ -114,7 +117,11 @@ def _result_lines(summary: StudySummary, trial: TrialSummary) -> Iterable[tuple[
     if verdict is not None:
         seen = f": {one_line(trial.hypothesis.observed, limit=200)}" if trial.hypothesis.observed else ""
         yield "hypothesis", Text.assemble((verdict, _JUDGEMENT_STYLES[verdict]), seen)
-    about = [f for f in summary.findings if f.subject == trial.name and f.severity != "note"]
+    about = [
+        f
+        for f in summary.findings
+        if f.subject == trial.name and f.severity != "note" and f.code not in _OF_THE_END
+    ]
     for finding in about[:3]:
         yield finding.severity, Text(one_line(f"{finding.code}: {finding.message}"), style="yellow")
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from spectune.domain.interval import Interval
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial, num_launches
 from spectune.report.arms import comparable_trials, view_point
-
-MAX_LAUNCHES = 20
-"""Of one arm: noise that so many launches do not average out is not of the kind that averages out."""
+from spectune.report.precision import MAX_LAUNCHES, half_width, known_within, repetitions_of
+from spectune.report.words import percent
 
 
 def launch_for_precision(
@@ -33,29 +31,17 @@ def launch_for_precision(
     for arm_id, comparison in by_arm.items():
         launches = repetitions_of(trials, arm_id)
         if (among is None or arm_id in among) and launches < MAX_LAUNCHES and not _fails(trials, arm_id):
-            half = _half_width(comparison.speedup)
+            half = half_width(comparison.speedup)
             open_arms += [(half, arm_id, launches)] if half > wanted else []
     if not open_arms:
         return None
     half, arm_id, launches = max(open_arms)
-    known = "has no interval yet" if math.isinf(half) else f"is known within {math.expm1(half):.1%}"
-    reason = f"{study.arm(arm_id).name} {known}, wanted {study.precision:.1%}"
+    reason = f"{study.arm(arm_id).name} {known_within(half)}, wanted {percent(study.precision)}"
     baseline = study.baseline.arm_id
     if study.cluster is None and trials[-1].arm_id != baseline:
         number = repetitions_of(trials, baseline)
         return PlannedTrial(arm_id=baseline, repetition=number, reason=f"{reason}; plain decoding around it")
     return PlannedTrial(arm_id=arm_id, repetition=launches, reason=reason)
-
-
-def _half_width(speedup: Interval) -> float:
-    """Of the logarithm; infinite where launches and prompts are too few for an interval."""
-    if not speedup.low or not speedup.high:
-        return math.inf
-    return math.log(speedup.high / speedup.low) / 2
-
-
-def repetitions_of(trials: Sequence[Trial], arm_id: str) -> int:
-    return len({t.repetition for t in trials if t.arm_id == arm_id and t.soak is None})
 
 
 def _fails(trials: Sequence[Trial], arm_id: str) -> bool:

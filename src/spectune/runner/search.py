@@ -10,8 +10,9 @@ from spectune.domain.arm import Arm
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial, num_launches
 from spectune.report.observed import observations
+from spectune.report.precision import repetitions_of
 from spectune.runner.estimate import cost_of_trial
-from spectune.runner.precision import launch_for_precision, over_budget, repetitions_of
+from spectune.runner.precision import launch_for_precision, over_budget
 from spectune.search.plan import Repeats, SearchEstimate, estimate_search, make_strategy
 from spectune.search.protocol import Ask, Budget, History, LegalArm, Objective
 
