@@ -217,6 +217,50 @@ def test_a_value_that_no_arm_can_have_is_one_plain_problem(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("where", "given"),
+    [
+        ("repetitions", "repetitions: yes"),
+        ("precision", "precision: on"),
+        ("margin", "margin: false"),
+        ("soak_s", "soak_s: true"),
+        ("budget.max_trials", "budget: {max_trials: true}"),
+        ("budget.max_minutes", "budget: {max_minutes: on}"),
+        ("workload.seed", "workload: {seed: no}"),
+        ("workload.temperature", "workload: {temperature: off}"),
+        ("workload.concurrency", "workload: {concurrency: [4, true]}"),
+        ("workload.request_rate", "workload: {request_rate: yes}"),
+        ("engines.vllm.ready_timeout_s", "engines: {vllm: {ready_timeout_s: yes}}"),
+        ("ray.resources", "host: ray\nray: {resources: {H100: true}}"),
+    ],
+)
+def test_truth_values_are_no_numbers(tmp_path: Path, where: str, given: str) -> None:
+    (problem,) = problems_of(tmp_path, f"{GOOD}{given}\n")
+    assert problem[1] == where
+    assert problem[2].startswith("a number is wanted, got true or false; YAML reads yes, no, on and off")
+
+
+@pytest.mark.parametrize("factor", ["num_draft_tokens", "num_steps", "topk"])
+def test_truth_values_are_no_values_of_a_numeric_factor(tmp_path: Path, factor: str) -> None:
+    (problem,) = problems_of(tmp_path, GOOD + f"  - {{method: mtp, {factor}: yes}}\n")
+    assert problem[1] == f"arms.2.{factor}" and "a number is wanted" in problem[2]
+    text = GOOD[: GOOD.index("arms:")] + f"factors: {{method: [eagle3], {factor}: [true, 2]}}\n"
+    spec, _, document = load_study_file(write(tmp_path, text))
+    machine = Machine(hostname="h", os="?", cpu=None, cores=None, memory_bytes=None, gpus=None, python="?")
+    with pytest.raises(StudyFileError) as caught:
+        resolve_study(spec, document, path=tmp_path / "study.yaml", machine=machine)
+    assert any(p.message.startswith(f"{factor}: a number is wanted") for p in caught.value.problems)
+
+
+def test_truth_values_stay_what_they_are_where_they_mean_something(tmp_path: Path) -> None:
+    text = GOOD.replace(
+        "num_draft_tokens: 4}", "num_draft_tokens: 4, cuda_graphs: no, flags: {a: true, b: 1}}"
+    )
+    spec, _, _ = load_study_file(write(tmp_path, text + "noise_floor: off\n"))
+    assert spec.arms[0].cuda_graphs is False and spec.noise_floor is False
+    assert spec.arms[0].flags == {"a": True, "b": 1} and spec.arms[0].flags["a"] is True
+
+
 def test_a_load_point_given_twice_is_refused(tmp_path: Path) -> None:
     (problem,) = problems_of(tmp_path, GOOD + "workload: {concurrency: [1, 4, 1]}\n")
     assert problem[1:] == ("workload.concurrency", "1 is there twice; each load point is measured once")

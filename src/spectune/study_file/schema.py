@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -38,8 +38,28 @@ def _as_words(value: Any) -> Any:
     return value.split() if isinstance(value, str) else value
 
 
+def _kinds(annotation: Any) -> set[Any]:
+    """The plain types somewhere inside ``X | None``, ``tuple[X, ...]``, ``dict[str, X]``."""
+    parts = get_args(annotation)
+    return set().union(*map(_kinds, parts)) if parts else {annotation}
+
+
 class _Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """pydantic takes ``true`` for 1, and YAML reads ``yes`` and ``on`` as ``true``."""
+        kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
+        if bool in kinds or not kinds & {int, float}:
+            return value
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if any(isinstance(item, bool) for item in items):
+            raise ValueError(
+                "a number is wanted, got true or false; YAML reads yes, no, on and off as these too"
+            )
+        return value
 
 
 class EngineRun(_Spec):
