@@ -7,6 +7,7 @@ made by other formulas than the ones the model fits.
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -281,6 +282,82 @@ def drawn_tree(number: int) -> Surface:
     return tree_surface(_drawn_curve(rng, number), f"drawn {number}", cost, widen=widen)
 
 
+def drawn_grid(number: int) -> Surface:
+    """A study's grid: chains or trees, graphs on or both, one to four drafters, up to two flags.
+
+    Flags change a step's cost by about 5 %, a third of their values by nothing; each drafter has a curve of its own.
+    """
+    rng = random.Random(f"grid/{number}")
+    is_tree = rng.random() < 0.6
+    longest = 6 if is_tree else rng.choice((4, 8, 16, 32))
+    shapes = _drawn_shapes(rng, is_tree=is_tree, longest=longest)
+    graphs = rng.choice(((True,), (True,), (True, False)))
+    drafters = [f"d{i}" for i in range(rng.choice((1, 1, 2, 3, 4)))]
+    flags = {f"f{i}": rng.randint(2, 5) for i in range(rng.choice((0, 0, 1, 2)))}
+    verify, draft = _log_uniform(rng, 0.005, 0.06), _log_uniform(rng, 0.03, 0.4)
+    overhead = rng.uniform(0, 0.6) if rng.random() < 0.7 else 0.0
+    eager, eager_draft = rng.uniform(0.1, 1.0), rng.uniform(0.0, 0.2)
+    cliffs = _drawn_cliffs(rng, (3, 4, 5, 6, 8, 9, 16, 17, 32))
+    cost = _tree(
+        verify,
+        draft,
+        overhead,
+        eager,
+        eager_draft,
+        lambda topk, tokens: math.fsum(size for at, size in cliffs if tokens >= at),
+    )
+    effects = {
+        (flag, value): 0.0 if rng.random() < 1 / 3 else rng.gauss(0, 0.05)
+        for flag, count in flags.items()
+        for value in range(count)
+    }
+    curves = {name: _drawn_lengths(rng, longest) for name in drafters}
+    arms, speed = [_BASELINE], {_BASELINE.arm_id: BASELINE_TOK_PER_S}
+    shares: dict[str, tuple[float, ...]] = {_BASELINE.arm_id: ()}
+    for on, name, *values in itertools.product(graphs, drafters, *map(range, flags.values())):
+        chosen = dict(zip(flags, values, strict=True))
+        factor = math.exp(math.fsum(effects[item] for item in chosen.items()))
+        curve = Curve(name, "eagle3", curves[name])
+        for steps, topk, tokens in shapes:
+            knobs = Knobs(
+                method="eagle3",
+                drafter=name,
+                num_steps=steps,
+                topk=topk,
+                num_draft_tokens=tokens,
+                cuda_graphs=on,
+            )
+            label = f"{name}-s{steps}-t{topk}-n{tokens}-{on}-{values}"
+            arm = Arm(name=label, engine="sglang", target="m", knobs=knobs, flags=chosen)
+            kept = tree_shares(curve, steps, topk, tokens) if topk > 1 else marginals(curve.lengths, steps)
+            arms.append(arm)
+            shares[id_of(arm)] = tuple(kept)
+            step = cost(steps, topk, tokens, on) * factor
+            speed[id_of(arm)] = BASELINE_TOK_PER_S * (1 + math.fsum(kept)) / step
+    return Surface(f"grid {number}", tuple(arms), speed, shares)
+
+
+def _drawn_shapes(rng: random.Random, *, is_tree: bool, longest: int) -> list[tuple[int, int, int]]:
+    """(steps, topk, tokens): every so many of the chains, or the legal trees of chosen steps, topk and tokens."""
+    if not is_tree:
+        stride = rng.choice((1, 1, 2, 4)) if longest > 8 else 1
+        return [(k, 1, k) for k in range(1, longest + 1, stride)]
+    steps = sorted(rng.sample((1, 2, 3, 4, 5, 6), rng.randint(2, 6)))
+    topks = sorted(rng.sample((2, 4, 8), rng.randint(1, 3)))
+    tokens = sorted(rng.sample((4, 8, 16, 32), rng.randint(1, 4)))
+    trees = [(s, t, n) for s in steps for t in topks for n in tokens if s <= n <= t + (s - 1) * t * t]
+    return [(s, 1, s) for s in steps] + trees
+
+
+def _drawn_lengths(rng: random.Random, longest: int) -> tuple[float, ...]:
+    first, decay = rng.uniform(0.65, 0.95), rng.uniform(0.86, 1.0)
+    lengths, marginal = [1.0], 1.0
+    for i in range(longest):
+        marginal *= min(0.98, first * decay**i * math.exp(rng.gauss(0, 0.02)))
+        lengths.append(lengths[-1] + marginal)
+    return tuple(lengths)
+
+
 def surfaces_of(space: str, *, curves: Path | None, drawn: int | None) -> list[Surface]:
     """Every published curve with every cost curve of a space, or so many drawn ones."""
     if drawn is not None:
@@ -292,12 +369,7 @@ def surfaces_of(space: str, *, curves: Path | None, drawn: int | None) -> list[S
 
 
 def _drawn_curve(rng: random.Random, number: int) -> Curve:
-    first, decay = rng.uniform(0.65, 0.95), rng.uniform(0.86, 1.0)
-    lengths, marginal = [1.0], 1.0
-    for i in range(8):
-        marginal *= min(0.98, first * decay**i * math.exp(rng.gauss(0, 0.02)))
-        lengths.append(lengths[-1] + marginal)
-    return Curve(f"drawn {number}", "eagle3", tuple(lengths))
+    return Curve(f"drawn {number}", "eagle3", _drawn_lengths(rng, 8))
 
 
 def _drawn_cliffs(rng: random.Random, places: Sequence[int]) -> list[tuple[int, float]]:

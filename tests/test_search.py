@@ -13,7 +13,14 @@ from spectune.errors import BadInput
 from spectune.search.grid import Grid
 from spectune.search.neighbours import changed_knobs, is_neighbour, neighbours
 from spectune.search.one_factor import OneFactor
-from spectune.search.plan import STRATEGIES, Repeats, estimate_search, make_strategy
+from spectune.search.plan import (
+    STRATEGIES,
+    Repeats,
+    estimate_search,
+    make_strategy,
+    num_changes,
+    num_neighbours,
+)
 from spectune.search.predict import Predict
 from spectune.search.protocol import Ask, Budget, History, LegalArm, Objective, PrunedArm, Stop, Strategy
 
@@ -390,6 +397,44 @@ class TestEstimate:
         found = estimate_search("grid", legal(CHAINS, measure_s=60.0), repetitions=2)
         assert (found.launches_likely, found.launches_most) == (18, 18)
         assert found.minutes_most == pytest.approx(18 * 6)
+
+    def test_a_search_of_a_huge_grid_is_not_a_share_of_it(self) -> None:
+        """Chains of 1 to 16 tokens by 5 x 5 x 4 flags: 2 + 4 + 4 + 3 neighbours, and 1,601 arms are 2^10.6."""
+        grid = [
+            Arm(
+                name=f"k{k}-{a}-{b}-{c}",
+                engine="vllm",
+                target="m",
+                knobs=Knobs(method="eagle3", drafter="d", num_draft_tokens=k),
+                flags={"a": a, "b": b, "c": c},
+            )
+            for k in range(1, 17)
+            for a in range(5)
+            for b in range(5)
+            for c in range(4)
+        ]
+        arms = legal([BASE, *grid])
+        assert (num_neighbours(grid), num_changes(grid)) == (13, 15 + 4 + 4 + 3)
+        found = estimate_search("predict", arms)
+        assert found.launches_likely == found.trials_likely == round(3 + 0.2 * 13 * math.log2(1601)) == 31
+        assert found.launches_most == 1601
+        assert estimate_search("one-factor", arms).launches_likely == round(2.4 + 0.5 * 26)
+
+    def test_what_only_the_requests_change_takes_measurements_and_no_launches(self) -> None:
+        """Four draft lengths, each asked with eight limits of its requests."""
+        grid = [
+            LegalArm(
+                chain(k).model_copy(update={"name": f"k{k}-{n}", "request": {"limit": n}}),
+                240.0,
+                60.0,
+                f"k{k}",
+            )
+            for k in (1, 2, 3, 4)
+            for n in range(8)
+        ]
+        found = estimate_search("predict", [LegalArm(BASE), *grid])
+        assert found.launches_likely == round(3 + 0.2 * 2 * math.log2(5))
+        assert found.trials_likely == round(3 + 0.2 * (2 + 7) * math.log2(33))
 
     def test_a_budget_caps_launches_and_minutes(self) -> None:
         found = estimate_search("predict", legal(CHAINS), budget=Budget(launches=4, minutes=10))
