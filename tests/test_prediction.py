@@ -6,6 +6,7 @@ from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm, Knobs, baseline_arm, differing_factors
 from spectune.domain.interval import Interval
 from spectune.domain.prediction import Observation, judge_hypothesis, prediction_error, propose
+from spectune.domain.prediction_shape import shape_of
 from spectune.domain.study import ArmExpectation
 
 BASE = baseline_arm(engine="vllm", target="m")
@@ -131,3 +132,10 @@ def test_differing_factors_name_knobs_and_flags() -> None:
     other = chain(2).model_copy(update={"flags": {"x": 1}})
     assert differing_factors(chain(3), other) == ("num_draft_tokens", "flags.x")
     assert differing_factors(chain(3), chain(3)) == ()
+
+
+def test_a_truth_value_in_a_request_is_no_draft_length() -> None:
+    limited = chain(3).model_copy(update={"request": {"speculative.n_max": 2}})
+    asked = chain(3).model_copy(update={"request": {"speculative.n_max": True}})
+    assert shape_of(limited).tokens == 2
+    assert shape_of(asked) == shape_of(chain(3))

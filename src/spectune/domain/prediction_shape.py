@@ -90,7 +90,7 @@ def _is_on(value: object) -> bool:
 def _facts(arm: Arm) -> ArmFacts:
     knobs = arm.knobs
     steps = knobs.num_steps or knobs.num_draft_tokens or 4
-    limits = [v for name in _LIMITING_FIELDS if isinstance(v := arm.request.get(name), int) and v > 0]
+    limits = [v for name in _LIMITING_FIELDS if type(v := arm.request.get(name)) is int and v > 0]
     shape = (
         Shape(0, 1, 0)
         if arm.is_baseline
