@@ -30,6 +30,7 @@ from spectune.domain.prediction_observation import Observation
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.report.observed import observations
+from spectune.report.summary import summarize
 from spectune.search.plan import make_strategy
 from spectune.search.protocol import Ask, History, LegalArm, Objective
 from spectune.store.study_dir import StudyDir
@@ -106,9 +107,7 @@ def compare(grid_dir: Path, search_dir: Path) -> None:
         print(told)
     seen = observations(study, trials)
     model = SpeedModel(seen)
-    strategy = make_strategy("predict", [LegalArm(a) for a in study.arms], margin=study.margin)
-    answer = strategy.ask(History(tuple(seen)))
-    winner = (answer.arm if isinstance(answer, Ask) else answer.best) or study.baseline
+    answer = summarize(study, trials).best_arm_id or study.baseline.arm_id
     first = {t.arm_id: t for t in reversed(trials)}
     rows = []
     for arm in grid.arms:
@@ -121,13 +120,19 @@ def compare(grid_dir: Path, search_dir: Path) -> None:
         else:
             predicted = model.predict(arm).speedup.value
         rows.append(Row(arm.name, predicted, truth[arm.arm_id], launched))
-    regret, best = regret_of(winner.arm_id, truth, grid.baseline.arm_id)
+    regret, best = regret_of(answer, truth, grid.baseline.arm_id)
     arms = len({t.arm_id for t in trials})
     launches = (
         f"sweep: {len(grid_trials)} launches, {seconds(grid_trials) / 60:.1f} min; "
         f"predict: {len(trials)} launches of {arms} arms, {seconds(trials) / 60:.1f} min"
     )
-    print_rows(rows, winner=winner.name, best=grid.arm(best).name, regret=regret, launches=launches)
+    print_rows(
+        rows,
+        winner=study.arm(answer).name,
+        best=grid.arm(best).name,
+        regret=regret,
+        launches=launches,
+    )
     again = speedups(seen)
     repeat = [abs(again[k] / truth[k] - 1) for k in again if k in truth]
     print(f"the same arm in both studies: median difference {median(repeat):.1%} (n = {len(repeat)})")

@@ -17,12 +17,15 @@ from report_studies import (
     load_result,
     request,
     scaled,
+    speculative,
     study,
     trial,
 )
 
 from spectune.domain.trial import Trial
 from spectune.report.summary import summarize
+
+UNTRIED = speculative("untried", length=9)
 
 
 class TestHeadline:
@@ -70,6 +73,23 @@ class TestHeadline:
         summary = summarize(of, [trial(of, BASELINE, 1, speeds=100.0), failed(of, FAST, 2)])
         assert summary.headline == "Only plain decoding was measured: 100 tok/s; the only other arm failed."
         assert summary.best_arm_id == BASELINE.arm_id
+
+    def test_of_arms_that_were_all_stopped_early_says_that_they_are_slower(self):
+        of = study(FAST, SLOW, UNTRIED, search="predict", search_end="predict: nothing is likely to win")
+        of = of.model_copy(update={"plan": ()})
+        whole = trial(of, FAST, 2, speeds=60.0)
+        stopped = whole.model_copy(update={"status": "pruned", "pruned": "at most 0.70x"})
+        summary = summarize(of, [trial(of, BASELINE, 1, speeds=100.0), stopped])
+        assert summary.headline == (
+            "Nothing that was launched is faster than plain decoding, 100 tok/s: fast was stopped early, slower "
+            "on the first prompts. 2 more arms were not launched: the search expects no gain."
+        )
+        assert summary.best_arm_id == BASELINE.arm_id
+        again = summarize(
+            of, [trial(of, BASELINE, 1, speeds=100.0), stopped, trial(of, SLOW, 3, speeds=120.0)]
+        ).headline
+        assert again.startswith("slow is fastest: 1.20x")
+        assert "Stopped early, slower on the first prompts: fast. 1 more arm was not launched" in again
 
     def test_of_an_unfinished_study_says_so(self):
         of = study(FAST, SLOW)

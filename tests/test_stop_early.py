@@ -76,6 +76,17 @@ def test_a_clearly_slower_arm_is_worse_and_not_enough() -> None:
     assert end.saved_s == pytest.approx(28 * PLAIN_S / 0.8, rel=0.05)
 
 
+def test_no_arm_is_worse_before_every_category_was_asked_or_half_of_the_prompts() -> None:
+    kinds = ("code", "maths", "chat", "summary", "translation", "structured", "code", "maths")
+    again = PlannedTrial(arm_id=OTHER.arm_id, repetition=1)
+    of = searched(categories=kinds * 4)
+    end = ask(rule_for(of, before(of), again), of, 0.8)
+    assert end is not None and (end.verdict, end.num_prompts) == ("worse", 6)
+    of = searched(categories=("code",) * 31 + ("chat",))
+    end = ask(rule_for(of, before(of), again), of, 0.8)
+    assert end is not None and (end.verdict, end.num_prompts) == ("worse", 16)
+
+
 def test_prompts_that_scatter_are_all_asked() -> None:
     of = searched()
     assert ask(rule_for(of, before(of, scatter=0.25)), of, 1.6, scatter=0.25) is None

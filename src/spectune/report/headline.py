@@ -40,6 +40,9 @@ def headline(study: Study, arms: Sequence[ArmSummary], *, num_remaining: int, si
         assert best is not None
         sentences += _nothing_faster(study, compared) if best.is_baseline else _fastest(best, study, compared)
         sentences += _other_loads(arms)
+        sentences += _stopped_early(arms)
+    if baseline.loads:
+        sentences += _not_launched(study, arms)
     if baseline.loads and num_remaining:
         sentences.append(f"Preliminary: {num_remaining} of {len(study.plan)} launches still to come.")
     return " ".join(sentences)
@@ -66,6 +69,13 @@ def _only_baseline(baseline: ArmSummary, arms: Sequence[ArmSummary]) -> str:
     assert baseline.first is not None
     speed = baseline.first.e2e_tok_per_s
     text = f"Only plain decoding was measured: {number(speed.value if speed else None)} tok/s"
+    stopped = [a for a in arms if a.status == "pruned"]
+    if stopped:
+        were = "were" if len(stopped) > 1 else "was"
+        return (
+            f"Nothing that was launched is faster than plain decoding, {number(speed.value if speed else None)} "
+            f"tok/s: {listing(map(_name, stopped))} {were} stopped early, slower on the first prompts."
+        )
     failed = [a for a in arms if a.status == "failed"]
     others = [a for a in arms if not a.is_baseline]
     if failed and len(failed) == len(others):
@@ -152,6 +162,21 @@ def _why_not(arm: ArmSummary, load: LoadSummary) -> list[str]:
     about = "about " if arm.break_even_approximate else ""
     return [
         f"Its acceptance length {length.value:.2f} is below the {about}{needed:.2f} that would break even."
+    ]
+
+
+def _stopped_early(arms: Sequence[ArmSummary]) -> list[str]:
+    stopped = [_name(arm) for arm in arms if arm.status == "pruned"]
+    return [f"Stopped early, slower on the first prompts: {listing(stopped)}."] if stopped else []
+
+
+def _not_launched(study: Study, arms: Sequence[ArmSummary]) -> list[str]:
+    """After a search that ended by itself: what it did without."""
+    left = sum(arm.status == "not run" for arm in arms)
+    if study.search_end is None or not left:
+        return []
+    return [
+        f"{count(left, 'more arm')} {'was' if left == 1 else 'were'} not launched: the search expects no gain."
     ]
 
 

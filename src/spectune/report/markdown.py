@@ -34,8 +34,8 @@ def render_markdown(summary: StudySummary) -> str:
     parts.append(f"**{escape(summary.headline, limit=2000)}**")
     parts += [f"Noise: {escape(summary.noise.sentence)}."] if summary.noise else []
     parts += _arms(summary) or ["Nothing has been measured."]
-    waiting = [f"{escape(arm.name)} ({arm.status})" for arm in summary.arms if not arm.loads]
-    parts += [f"Without a measurement: {listing(waiting, most=12)}."] if waiting else []
+    waiting = [f"{escape(arm.name)} ({arm.status_words})" for arm in summary.arms if not arm.loads]
+    parts += [f"Without a whole measurement: {listing(waiting, most=12)}."] if waiting else []
     parts += _search(summary)
     parts += markdown_why(summary.explanation)
     parts += _findings(summary)

@@ -125,6 +125,10 @@ class ArmSummary(Record):
         """The first load point, on which the answer rests."""
         return self.loads[0] if self.loads else None
 
+    @property
+    def status_words(self) -> str:
+        return {"pruned": "stopped early: slower", "not run": "not launched"}.get(self.status, self.status)
+
 
 class TrialSummary(Record):
     """One launch. ``speedup`` is this trial's alone, against the baseline trials around it."""

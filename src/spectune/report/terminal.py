@@ -152,9 +152,9 @@ def study_tables(summary: StudySummary) -> RenderableType:
         table = _arms_table(summary, label)
         if table is not None:
             parts.append(table)
-    waiting = [f"{one_line(a.name, limit=40)} ({a.status})" for a in summary.arms if not a.loads]
+    waiting = [f"{one_line(a.name, limit=40)} ({a.status_words})" for a in summary.arms if not a.loads]
     if waiting:
-        parts.append(Text(f"Without a measurement: {listing(waiting)}", style="dim"))
+        parts.append(Text(f"Without a whole measurement: {listing(waiting)}", style="dim"))
     parts += _finding_lines(summary)
     parts.append(Text(f"\n{one_line(summary.headline)}", style="bold"))
     parts += _why(summary)

@@ -49,7 +49,7 @@ def stop_rule(
     """The rule for the next trial; ``None`` where it is always measured to its end.
 
     The baseline is: every comparison needs it whole. ``worse`` is against the
-    fastest complete trial of another arm on the same prompts. ``enough`` ends
+    fastest complete trial of another arm on the same prompts, with every category among them. ``enough`` ends
     the first trial of an arm alone, and no repetition; in a ``predict`` search,
     one request at a time: of several in flight, those that end first are the fast ones.
     """
@@ -121,7 +121,7 @@ class _Rule:
             expected=self._expected,
             most_pairs=None if reference is None else len(reference.speeds),
         )
-        if verdict == "worse" and reference is not None:
+        if verdict == "worse" and reference is not None and _is_varied(self._study, speeds):
             return self._end("worse", self._worse(to_reference, reference), records, to_plain)
         if verdict == "enough" and _is_balanced(self._study, speeds):
             return self._end("enough", self._enough(to_plain), records, to_plain)
@@ -203,6 +203,17 @@ def _whole_prompts(study: Study, records: Sequence[RequestRecord]) -> dict[str, 
         if record.ok and speed:
             logs.setdefault(record.prompt_id, []).append(math.log(speed))
     return {p: math.exp(_mean(logs[p])) for p in logs if len(logs[p]) == turns.get(p)}
+
+
+def _is_varied(study: Study, prompts: Mapping[str, float]) -> bool:
+    """Whether every category is among these prompts, or half of the prompts are.
+
+    A drafter may be worth nothing on code and much on summaries: prompts of one kind scatter too
+    little to tell of another.
+    """
+    categories = {p.prompt_id: p.category for p in study.workload.prompts}
+    seen = {categories[p] for p in prompts}
+    return seen == set(categories.values()) or 2 * len(prompts) >= len(categories)
 
 
 def _is_balanced(study: Study, prompts: Mapping[str, float]) -> bool:
