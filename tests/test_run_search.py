@@ -13,7 +13,7 @@ import pytest
 
 STUDY = """
 question: Which chain length is fastest?
-engine: {name: fake, flags: {tokens-per-s: 600, draft-cost: 0.12, accept: "0.8,0.7,0.6,0.4,0.2"}}
+engine: {name: fake, flags: {tokens-per-s: 300, draft-cost: 0.12, accept: "0.8,0.7,0.6,0.4,0.2"}}
 target: fake-model
 drafter: fake-draft
 factors:
@@ -138,7 +138,7 @@ def test_arms_are_asked_no_more_than_the_search_needs_and_are_results_all_the_sa
 
 
 def test_combinations_that_cannot_be_launched_are_left_out_with_the_reason(search: Search) -> None:
-    text = STUDY.replace("name: fake, flags: {tokens-per-s: 600, draft-cost: 0.12, accept: \"0.8,0.7,0.6,0.4,0.2\"}",
+    text = STUDY.replace("name: fake, flags: {tokens-per-s: 300, draft-cost: 0.12, accept: \"0.8,0.7,0.6,0.4,0.2\"}",
         "name: sglang, executable: sglang").replace(
         "num_draft_tokens: [1, 2, 3, 4, 5, 6, 7, 8]",
         "num_steps: [1, 3]\n  topk: [2]\n  num_draft_tokens: [2, 8]")  # fmt: skip
