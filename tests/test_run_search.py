@@ -113,7 +113,7 @@ def test_a_clearly_worse_arm_is_stopped_early_and_says_what_decided(search: Sear
 
 def test_arms_are_asked_no_more_than_the_search_needs_and_are_results_all_the_same(search: Search) -> None:
     text = STUDY.replace("num_prompts: 12, max_tokens: 32", "num_prompts: 24, max_tokens: 16")
-    text = text.replace("tokens-per-s: 600", "tokens-per-s: 800, no-request-acceptance: true")
+    text = text.replace("tokens-per-s: 300", "tokens-per-s: 300, no-request-acceptance: true")
     text += "margin: 0.25\nnoise_floor: false\nbudget: {max_trials: 3}\n"
     (search.folder / "study.yaml").write_text(text, encoding="utf-8")
     output = search("run", "study.yaml")
