@@ -20,8 +20,7 @@ from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
-from spectune.embedded.models import data_home, resolve_model
-from spectune.engines.registry import adapter_for
+from spectune.embedded.models import data_home
 from spectune.errors import EnvironmentFailed, SpectuneError, TeardownUnproven
 from spectune.hosts.local import local_host
 from spectune.runner.events import TrialStart
@@ -35,6 +34,12 @@ from spectune.runner.launch import (
     without_other_servers,
 )
 from spectune.runner.order import block_of
+from spectune.runner.ray_worker import (
+    models_here,
+    on_these_gpus,
+    undo_niceness_of_ray,
+    undo_variables_of_ray,
+)
 from spectune.runner.trial import run_trial
 from spectune.server.lifecycle import end_server, to_the_end
 from spectune.store.abort import ask_to_abort
@@ -42,7 +47,6 @@ from spectune.store.study_dir import TrialDir
 
 _LEAST_SILENCE_S = 20.0
 _LOG_PIECE_BYTES = 1 << 18
-_GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -118,14 +122,16 @@ class NodeRunner:
         """Of the trial that runs."""
         self._work: asyncio.Task[NodeReply] | None = None
         self._watchdog: asyncio.Task[None] | None = None
-        _undo_variables_of_ray()
+        undo_variables_of_ray()
         if setup.num_gpus:
-            self._study = _on_these_gpus(self._study)
+            self._study = on_these_gpus(self._study)
 
     async def begin(self, alive: Sequence[str]) -> NodeReply:
         """Clears what earlier workers left here and finds the models. ``alive``: ids of the nodes that are."""
         self._watchdog = asyncio.create_task(self._end_when_forgotten())
-        self._undo_niceness_of_ray()
+        left = undo_niceness_of_ray()
+        if left is not None:
+            self._say(left)
         return await self._answer(self._begin(alive))
 
     async def run(self, order: TrialOrder) -> NodeReply:
@@ -189,15 +195,7 @@ class NodeRunner:
                 await end_server(host, status)
         mine = f"{setup.owner}#{setup.place}#{setup.node_id}"
         self._place = await place_on(host, owner=mine, known=self._findings)
-        model_format = adapter_for(self._study.engine.name).model_format
-        references = {arm.target for arm in self._study.arms}
-        references |= {arm.knobs.drafter for arm in self._study.arms if arm.knobs.drafter is not None}
-        paths = {}
-        for reference in sorted(references):
-            paths[reference] = await asyncio.to_thread(
-                resolve_model, reference, model_format=model_format, home=home
-            )
-        self._models = ModelPaths(paths)
+        self._models = await models_here(self._study)
         return NodeReply()
 
     async def _run(self, order: TrialOrder) -> NodeReply:
@@ -238,22 +236,6 @@ class NodeRunner:
                 self._folder = None
                 self._place = replace(self._place, alive=())
             return NodeReply(_files_of(folder))
-
-    def _undo_niceness_of_ray(self) -> None:
-        """Ray's workers, and what they start, give way to everything else on the node unless it is told not to.
-
-        Here, since niceness is a thread's, and this is the one that starts servers.
-        """
-        usual = os.getpriority(os.PRIO_PROCESS, os.getppid())
-        own = os.getpriority(os.PRIO_PROCESS, 0)
-        if own > usual:
-            try:
-                os.setpriority(os.PRIO_PROCESS, 0, usual)
-            except PermissionError:
-                self._say(
-                    f"servers run at niceness {own} here: other work on the node goes before them; start its Ray with "
-                    "RAY_worker_niceness=0"
-                )
 
     async def _end_kept(self) -> NodeReply:
         if self._place is not None:
@@ -337,25 +319,3 @@ def _read_from(path: Path, offset: int) -> bytes:
 
 def _files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
-
-
-def _undo_variables_of_ray() -> None:
-    """Ray tells its workers how many threads to use; a server started by hand is not told, and neither is ours."""
-    name = "OMP_NUM_THREADS"
-    if name not in os.environ:
-        return
-    try:
-        given = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return
-    if not any(entry.startswith(f"{name}=".encode()) for entry in given):
-        del os.environ[name]
-
-
-def _on_these_gpus(study: Study) -> Study:
-    """The GPUs that Ray gave this worker, written down where a check of the launch and the record see them."""
-    devices = os.environ.get(_GPU_VARIABLE)
-    if not devices or _GPU_VARIABLE in study.engine.env:
-        return study
-    engine = study.engine.model_copy(update={"env": {_GPU_VARIABLE: devices, **study.engine.env}})
-    return study.model_copy(update={"engine": engine})
