@@ -34,6 +34,20 @@ class RunBegin(Record):
     concurrency: int
     command: tuple[str, ...] = ()
     """That started the server, redacted; empty: it was running."""
+    replicas: int | None = None
+    """Servers asked for at once; ``None``: one, without a cluster."""
+
+
+class ReplicaRecord(Record):
+    """What one replica of a run did, through all its restarts."""
+
+    nodes: tuple[str, ...]
+    """Where it ran, one after the other."""
+    num_starts: int
+    """Of its process: more than one where it, or its node, was killed."""
+    num_server_starts: int
+    num_samples: int
+    completion_tokens: int
 
 
 class RunEnd(Record):
@@ -44,6 +58,7 @@ class RunEnd(Record):
     elapsed_s: float
     num_compared: int
     """Prompts whose rendering by our tokenizer was compared with the server's, and equal."""
+    replicas: tuple[ReplicaRecord, ...] = ()
 
 
 class Run(Record):
