@@ -55,6 +55,8 @@ def data_command(args: argparse.Namespace) -> int:
     manifest: Manifest
     if args.url is not None and args.study is not None:
         raise BadInput("--url and --study: one server answers; give its address, or the study that starts it")
+    if args.replicas is not None and args.study is None:
+        raise BadInput("--replicas: they are servers of a study; give it with --study FILE")
     if args.check_likelihood and not args.target:
         raise BadInput("--check-likelihood needs --target FOLDER, the target's weights")
     if args.url is not None:
@@ -94,12 +96,15 @@ def _through_study(args: argparse.Namespace) -> Manifest:
 
     if args.engine != "auto" or args.model is not None:
         raise BadInput("--engine, --model: the study says both; leave them out with --study")
+    # Replicas make it on their nodes.
+    encoder = _encoder(args) if args.replicas is None else None
+    _json_object("--template-kwargs", args.template_kwargs)
     return data_through_study(
         args,
         data_request(args),
         say=_say,
         interrupted=lambda name: _say(name.replace("what was measured", "every finished sample")),
-        encoder=_encoder(args),
+        encoder=encoder,
         on_progress=DataProgress(),
         on_message=_say,
         **({"target_name": args.target} if args.target else {}),
@@ -227,12 +232,26 @@ def data_lines(manifest: Manifest, out: Path) -> list[str]:
     compared = sum(run.end.num_compared for run in manifest.runs if run.end is not None)
     origin = ", ".join(f"{name} {count}" for name, count in manifest.token_ids_from.items())
     lines.append(f"token ids from: {origin}; renderings compared with the server's and equal: {compared}")
+    lines += _replica_lines(manifest)
     lines += [f"  failed: {failure}" for failure in manifest.failures[:5]]
     if manifest.num_failed:
         lines.append("the same command with --retry-failed asks these prompts again")
     if not manifest.complete:
         lines.append("not complete: run the same command again")
     return lines
+
+
+def _replica_lines(manifest: Manifest) -> list[str]:
+    """Of the last run, where it was one of replicas."""
+    replicas = [r for run in manifest.runs[-1:] if run.end is not None for r in run.end.replicas]
+    if not replicas:
+        return []
+    nodes = sorted({node for replica in replicas for node in replica.nodes})
+    again = sum(replica.num_starts - 1 for replica in replicas)
+    servers = sum(replica.num_server_starts for replica in replicas)
+    return [
+        f"replicas: {len(replicas)} on {', '.join(nodes)}; started again {again} times; {servers} servers started"
+    ]
 
 
 def likelihood_lines(likelihood: Likelihood | None) -> list[str]:

@@ -41,6 +41,12 @@ def _add_data(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     server.add_argument("--arm", default="baseline", help="of the study (default: %(default)s)")
     server.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     server.add_argument(
+        "--replicas",
+        type=_whole,
+        metavar="N",
+        help="so many of the study's servers at once, on a Ray cluster (`host: ray` in the study)",
+    )
+    server.add_argument(
         "--context",
         type=_whole,
         metavar="TOKENS",
@@ -82,7 +88,7 @@ def _add_data(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     answers.add_argument(
         "--concurrency",
         type=_whole,
-        help="requests in flight (default: 64; 16 with a llama.cpp that the study starts)",
+        help="requests in flight, of each replica (default: 64; 16 with a llama.cpp that the study starts)",
     )
     answers.add_argument("--engine", default="auto", help="llamacpp, vllm, sglang, openai, or auto (default)")
     answers.add_argument("--model", help="served model name (default: the first one listed)")

@@ -69,11 +69,11 @@ class Worker:
 
     def __init__(self, node: Node, actor: Any) -> None:
         self.node = node
-        self._actor = actor
+        self.handle = actor
 
     async def call(self, method: str, *args: object) -> Any:
         """What the method returns; raises ``NodeLost``."""
-        return await _received(getattr(self._actor, method).remote(*args), self.node)
+        return await _received(getattr(self.handle, method).remote(*args), self.node)
 
 
 class Cluster:
@@ -90,7 +90,7 @@ class Cluster:
             rows = [row for row in self._ray.nodes() if row["Alive"]]
         except Exception as error:
             raise EnvironmentFailed(
-                f"{self.address}: the cluster does not answer: {_first(error)}"
+                f"{self.address}: the cluster does not answer: {first_lines(error)}"
             ) from error
         names = Counter(_name(row) for row in rows)
         found = []
@@ -230,7 +230,7 @@ def _connect(address: str) -> Any:
                 namespace="spectune",
             )
     except Exception as error:
-        raise EnvironmentFailed(f"host {address}: no Ray cluster: {_first(error)}\n{hint}") from error
+        raise EnvironmentFailed(f"host {address}: no Ray cluster: {first_lines(error)}\n{hint}") from error
     return ray
 
 
@@ -281,14 +281,14 @@ async def _received(ref: Any, node: Node) -> Any:
             raise EnvironmentFailed(
                 f"{node.name}: cannot import spectune there ({cause}); install the same version on every node"
             ) from error
-        raise EnvironmentFailed(f"{node.name}: {type(cause).__name__}: {_first(cause)}") from error
+        raise EnvironmentFailed(f"{node.name}: {type(cause).__name__}: {first_lines(cause)}") from error
     except RuntimeEnvSetupError as error:
-        raise EnvironmentFailed(f"{node.name}: {_first(error)}") from error
+        raise EnvironmentFailed(f"{node.name}: {first_lines(error)}") from error
     except (RayError, ConnectionError) as error:
-        raise NodeLost(f"{node.name}: {_first(error)}") from error
+        raise NodeLost(f"{node.name}: {first_lines(error)}") from error
 
 
-def _first(error: BaseException) -> str:
+def first_lines(error: BaseException) -> str:
     """The first lines of what Ray says, which may be pages long; of a traceback the last, which says what it was."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if any(line.endswith("Traceback (most recent call last):") for line in lines):

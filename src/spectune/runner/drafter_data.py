@@ -44,17 +44,16 @@ def server_of_arm(
     *,
     models: ModelPaths,
     host: Host,
-    out: Path,
+    owner: str,
+    logs: Path,
     answer_tokens: int,
     on_message: Callable[[str], None],
 ) -> OpenServer:
-    """The arm's server for the data set in ``out``, which keeps the server's logs."""
-
-    owner = str(out.resolve())
+    """The arm's server for a data set; each start has a log of its own in ``logs``."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Served]:
-        log_path = _next_log(out / "servers")
+        log_path = next_log(logs)
         on_message(f"starting the server of arm {arm.name}; its log: {log_path}")
         async with serve_arm(
             arm,
@@ -83,9 +82,10 @@ def server_of_arm(
     return opened
 
 
-def _next_log(folder: Path) -> Path:
+def next_log(folder: Path, *, suffix: str = "") -> Path:
+    """A file that is not there yet; the folder is made."""
     folder.mkdir(parents=True, exist_ok=True)
     number = 1
-    while (path := folder / f"{number:04d}.log").exists():
+    while any(folder.glob(f"{number:04d}*.log")):
         number += 1
-    return path
+    return folder / f"{number:04d}{suffix}.log"

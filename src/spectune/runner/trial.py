@@ -167,7 +167,7 @@ async def run_trial(
     relaunches: list[str] = []
     attempt = await _attempt(task, place, work, is_kept)
     for _ in range(_MAX_ATTEMPTS - 1):
-        if attempt.error is None or not _is_not_the_arms_fault(attempt.error):
+        if attempt.error is None or not is_not_the_arms_fault(attempt.error):
             break
         relaunches.append(str(attempt.error).splitlines()[0])
         watcher.on_message(f"{relaunches[-1]}: launching {arm.name} again")
@@ -189,7 +189,8 @@ async def run_trial(
     return trial
 
 
-def _is_not_the_arms_fault(error: EnvironmentFailed) -> bool:
+def is_not_the_arms_fault(error: EnvironmentFailed) -> bool:
+    """Whether the same launch may well succeed when it is made again."""
     if isinstance(error, LeaseExpired | HostUnreachable | PortTaken):
         return True
     return isinstance(error, ServerDied) and bool(_PORT_TAKEN.search(error.cause or ""))
