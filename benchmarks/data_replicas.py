@@ -84,7 +84,9 @@ def _kill_replica(out: Path, log: Path, killed: list[int], num_prompts: int) -> 
 
 
 def _read(out: Path, num_prompts: int) -> dict[str, Any]:
-    planned = [json.loads(line)["prompt"]["prompt_id"] for line in (out / "prompts.jsonl").open()]
+    prompts = out / "prompts.jsonl"
+    lines = prompts.read_text(encoding="utf-8").splitlines() if prompts.exists() else []
+    planned = [json.loads(line)["prompt"]["prompt_id"] for line in lines]
     files = sorted((out / "parts").glob("*.parquet"))
     ids = [row["prompt_id"] for file in files for row in parquet.read_table(file).to_pylist()]
     manifest = json.loads((out / "manifest.json").read_text()) if (out / "manifest.json").exists() else {}
