@@ -73,6 +73,11 @@ class Driver:
         found = re.findall(r"^replica (\d+) on \S+: process (\d+)", self.said, flags=re.MULTILINE)
         return {int(number): int(pid) for number, pid in found}
 
+    def serving(self) -> set[int]:
+        """Replicas of which a server has answered."""
+        found = re.findall(r"^replica (\d+) on \S+: fake \S+ serves", self.said, flags=re.MULTILINE)
+        return set(map(int, found))
+
     def nodes_in_use(self) -> dict[int, str]:
         found = re.findall(r"^replica (\d+) on (\S+): process", self.said, flags=re.MULTILINE)
         return {int(number): node for number, node in found}
@@ -160,8 +165,8 @@ def test_a_replica_killed_twice_and_a_lost_node_cost_nothing_but_time(
     driver: Driver, cluster: RayNodes
 ) -> None:
     driver.study(SLOW)
-    process = driver.start(300)
-    until(lambda: driver.num_written() >= 20)
+    process = driver.start(500)
+    until(lambda: {1, 2} <= driver.serving() and driver.num_written() >= 20)
     victim = driver.processes()[1]
     os.kill(victim, signal.SIGKILL)
     until(lambda: driver.processes()[1] != victim)
@@ -172,10 +177,10 @@ def test_a_replica_killed_twice_and_a_lost_node_cost_nothing_but_time(
     cluster.kill(driver.nodes_in_use()[2])
     process.communicate(timeout=400)
     assert process.returncode == 0, driver.said
-    manifest = driver.check_exactly_once(300)
+    manifest = driver.check_exactly_once(500)
     begin, end = manifest["runs"][0]["begin"], manifest["runs"][0]["end"]
     assert (begin["replicas"], begin["engine"], len(manifest["runs"])) == (3, "fake", 1)
     assert Counter(replica["num_starts"] for replica in end["replicas"]) == {3: 1, 2: 1, 1: 1}
-    assert sum(replica["num_samples"] for replica in end["replicas"]) == 300
-    assert sum(replica["completion_tokens"] for replica in end["replicas"]) == 300 * TOKENS
+    assert sum(replica["num_samples"] for replica in end["replicas"]) == 500
+    assert sum(replica["completion_tokens"] for replica in end["replicas"]) == 500 * TOKENS
     until(lambda: cluster.servers() == [], within_s=30)
