@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from ray_cluster_fixture import RayNodes, ray_nodes
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 pytest.importorskip("ray", reason="needs Ray: make test-ray")
 pytest.importorskip("ray.data", reason="needs Ray Data: make test-ray")
 parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: make test-ray")
@@ -115,7 +115,7 @@ def driver(cluster: RayNodes, tmp_path: Path) -> Driver:
     return Driver(tmp_path, cluster)
 
 
-def until(condition: Callable[[], object], *, within_s: float = 150.0) -> None:
+def until(condition: Callable[[], object], *, within_s: float = 300.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
