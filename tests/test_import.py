@@ -142,6 +142,30 @@ class TestVllm:
         assert first(loaded, "eagle3-k3").num_requests == 16
         assert len(loaded.trials) == 2
 
+    def test_a_sweeps_figures_are_those_of_its_runs(self) -> None:
+        """The speed of a stream is its tokens over its time; two runs together, as their geometric mean."""
+        folder = FILES / "vllm-sweep/demo/SERVE--method=eagle3-num-draft-tokens=3-BENCH--max_concurrency=4"
+        runs = [json.loads((folder / f"run={n}.json").read_text()) for n in (0, 1)]
+        load = arm(imported("vllm-sweep/demo"), "eagle3-k3").loads[1]
+        assert load.label == "c=4" and load.e2e_tok_per_s is not None and load.acceptance_length is not None
+        speeds = [1000 * 192 / 8 / r["mean_e2el_ms"] for r in runs]
+        assert load.e2e_tok_per_s.value == pytest.approx(math.sqrt(speeds[0] * speeds[1]))
+        kept = sum(r["spec_decode_accepted_tokens"] for r in runs)
+        steps = sum(r["spec_decode_num_drafts"] for r in runs)
+        assert load.acceptance_length.value == pytest.approx(1 + kept / steps)
+
+    def test_named_loads_are_loads_of_their_servers_arm(self) -> None:
+        """A load's name overwrites that of the server's setting in the tool's files."""
+        names = {
+            json.loads(f.read_text())["_benchmark_name"]
+            for f in (FILES / "vllm-sweep/named").rglob("run=0.json")
+        }
+        assert names == {"one", "four"}
+        loaded = imported("vllm-sweep/named")
+        assert {a.name for a in loaded.summary.arms} == {"plain", "eagle3-k3"}
+        for name in ("plain", "eagle3-k3"):
+            assert [load.label for load in arm(loaded, name).loads] == ["c=1", "c=4"]
+
     def test_runs_of_one_server_are_no_launches_unless_the_user_says_so(self) -> None:
         results = read_results([FILES / "vllm-sweep/demo"], names={}, form="auto", hints=ArmHints())
         _, together = assemble(results, name="x")

@@ -1,6 +1,6 @@
 """Golden acceptance lengths of InferenceX: ``model -> thinking_on | thinking_off -> draft tokens: length``.
 
-https://github.com/SemiAnalysisAI/InferenceX/tree/main/golden_al_distribution
+https://github.com/SemiAnalysisAI/InferenceX/tree/main/infx/golden_al_distribution
 There is no speed in them: `compare` and `report` show acceptance alone.
 """
 

@@ -145,12 +145,18 @@ def read_sweep(paths: list[Path], names: Mapping[Path, str], hints: ArmHints) ->
             results.files.append(source)
             for fields in _sweep_runs(source):
                 run = _run(fields, "", hints)
-                given = names.get(path) or fields.text("_benchmark_name")
+                given = names.get(path) or _setting_name(fields, file)
                 results.runs.append(_named_sweep_run(run, given))
     if not results.files:
         raise BadInput(f"{paths[0]}: holds no run=N.json of a sweep")
+    results.runs.sort(key=_load_order)  # folders are in the order of their names: 16 before 2
     _say_missing(results)
     return results
+
+
+def _load_order(run: ImportedRun) -> tuple[int, float]:
+    load = run.result.load
+    return load.concurrency or 0, load.request_rate or 0.0
 
 
 def _sweep_files(folder: Path) -> list[Path]:
@@ -170,6 +176,21 @@ def _sweep_runs(source: SourceFile) -> Iterator[Fields]:
     if len(documents) == 1 and isinstance(documents[0], list):
         documents = documents[0]
     yield from numbered(documents, source)
+
+
+def _setting_name(fields: Fields, file: Path) -> str | None:
+    """The sweep's own name of the server setting.
+
+    The name of a load, if it has one, has overwritten it in the file; the folder
+    (``SERVE--<setting>-BENCH--<load>``) tells both.
+    """
+    name = fields.text("_benchmark_name")
+    setting, of_load, load = file.resolve().parent.name.rpartition("BENCH--")
+    if name is None or not of_load or load != name.replace("/", "_").replace("..", "__"):
+        return name
+    setting = setting.removeprefix("SERVE--").removesuffix("-")
+    unnamed = any(setting.startswith(f"{key}=") for key in fields.values)
+    return None if unnamed or not setting else setting
 
 
 def _named_sweep_run(run: ImportedRun, given: str | None) -> ImportedRun:
