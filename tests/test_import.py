@@ -24,12 +24,14 @@ SAID = {
     "guidellm": ["--method", "eagle3", "--baseline", "plain"],
 }
 """What the scripted server does not tell these tools."""
+MATRIX = "specforge/results_20261130_105923.jsonl"
+REPORT = "specforge/benchmark_20261130_105915.json"
 TOOLS = {
     "vllm-bench": ["vllm-bench/plain.json", "vllm-bench/eagle3.json"],
     "vllm-sweep": ["vllm-sweep/demo"],
     "sglang-bench-serving": ["sglang-bench-serving/details.jsonl"],
     "sglang-bench-speculative": ["sglang-bench-speculative/output.jsonl"],
-    "specforge": ["specforge/results_20261130_120000.jsonl"],
+    "specforge": [MATRIX],
     "guidellm": ["guidellm/plain.json", "guidellm/eagle3.json"],
     "inferencex": ["inferencex/some_model_eagle3.yaml"],
 }
@@ -241,27 +243,58 @@ class TestSglang:
         assert row.break_even_acceptance_length == pytest.approx(1.5)
 
 
+def figures(metric: str, *, steps: int) -> dict[str, float]:
+    """Of each benchmark, from the file of SpecForge's matrix."""
+    body = json.loads((FILES / MATRIX).read_text())
+    return {
+        name: run["metrics"][0][metric]
+        for name, runs in body.items()
+        if name != "model"
+        for run in runs
+        if run["steps"] == steps
+    }
+
+
 class TestSpecforge:
     def test_arms_are_paired_by_benchmark(self) -> None:
-        """Ratios 1.2, 1.8 and 1.5 on three benchmarks: geometric mean 1.4797."""
-        load = first(imported("specforge/results_20261130_120000.jsonl"), "s3-k1-d4")
+        plain, drafted = (figures("output_throughput", steps=n) for n in (0, 3))
+        ratios = [drafted[name] / plain[name] for name in ("gsm8k", "simpleqa", "gpqa")]
+        load = first(imported(MATRIX), "s3-k1-d4")
         assert load.speedup is not None
-        assert load.speedup.value == pytest.approx((1.2 * 1.8 * 1.5) ** (1 / 3))
+        assert load.speedup.value == pytest.approx(math.prod(ratios) ** (1 / 3))
         assert load.speedup.n == 3 and load.speedup.low is not None
 
     def test_acceptance_is_pooled_over_verify_steps(self) -> None:
-        """Tokens 6000, 10800, 8250 at 2, 3 and 2.5 a step: 25050 / (3000 + 3600 + 3300)."""
-        length = first(imported("specforge/results_20261130_120000.jsonl"), "s3-k1-d4").acceptance_length
-        assert length is not None and length.value == pytest.approx(25050 / 9900)
+        lengths = figures("accept_length", steps=3)
+        speeds, times = figures("output_throughput", steps=3), figures("latency", steps=3)
+        tokens = {name: speeds[name] * times[name] for name in speeds}
+        length = first(imported(MATRIX), "s3-k1-d4").acceptance_length
+        assert lengths["gpqa"] == 1.0 < lengths["gsm8k"]  # that server does report its verify steps
+        assert length is not None
+        verified = sum(tokens[name] / lengths[name] for name in tokens)
+        assert length.value == pytest.approx(sum(tokens.values()) / verified)
 
     def test_the_new_report_says_sampling_and_target(self) -> None:
-        loaded = imported("specforge/benchmark_20261130_120000.json")
-        assert loaded.study.workload.sampling.max_tokens == 256
+        body = json.loads((FILES / REPORT).read_text())
+        loaded = imported(REPORT)
+        assert loaded.study.baseline.target == body["model"]
+        assert loaded.study.workload.sampling.max_tokens == 24
         assert loaded.study.imported is not None and "sampling" not in loaded.study.imported.unknown
+        metrics = {(r["config"]["label"], r["task"]["name"]): r["metrics"] for r in body["runs"]}
+        ratios = [
+            metrics["eagle3-s3-k1-d4", task]["throughput_tokens_per_second"]
+            / metrics["baseline", task]["throughput_tokens_per_second"]
+            for task in ("mtbench", "gsm8k")
+        ]
         load = first(loaded, "eagle3-s3-k1-d4")
         assert load.label == "c=2"
-        assert load.speedup is not None and load.speedup.value == pytest.approx(1.25)
-        assert load.e2e_tok_per_s is not None and load.e2e_tok_per_s.value == pytest.approx(5000 / 40 / 2)
+        assert load.speedup is not None and load.speedup.value == pytest.approx(math.prod(ratios) ** 0.5)
+        drafted = [m for (label, _), m in metrics.items() if label == "eagle3-s3-k1-d4"]
+        steps = sum(m["spec_verify_count"] for m in drafted)
+        assert load.acceptance_length is not None
+        assert load.acceptance_length.value == pytest.approx(sum(m["output_tokens"] for m in drafted) / steps)
+        knobs = arm(loaded, "eagle3-s3-k1-d4").arm.knobs
+        assert (knobs.method, knobs.drafter, knobs.num_draft_tokens) == ("eagle3", body["draft_model"], 3)
 
     def test_the_client_only_form(self) -> None:
         loaded = imported("specforge/client.json", method="eagle3")
@@ -436,11 +469,11 @@ class TestUntrusted:
 
     def test_an_unknown_baseline_lists_what_there_is(self) -> None:
         with pytest.raises(BadInput, match="there is plain, s3-k1-d4"):
-            imported("specforge/results_20261130_120000.jsonl", baseline="nothing")
+            imported(MATRIX, baseline="nothing")
 
 
 def test_imported_studies_are_compared_with_a_word_of_warning(tmp_path: Path) -> None:
-    studies = [imported("specforge/results_20261130_120000.jsonl") for _ in range(2)]
+    studies = [imported(MATRIX) for _ in range(2)]
     found = compare_studies([LoadedStudy(str(i), s.study, s.trials) for i, s in enumerate(studies)])
     check = found.studies[1].comparability
     assert check is not None
@@ -454,7 +487,7 @@ def test_imported_studies_are_compared_with_a_word_of_warning(tmp_path: Path) ->
 
 
 def test_an_imported_study_is_read_back_from_disk(tmp_path: Path) -> None:
-    file = str(FILES / "specforge/results_20261130_120000.jsonl")
+    file = str(FILES / MATRIX)
     assert main(["import", file, "--dir", str(tmp_path / "s"), "--target", "org/t"]) == 0
     loaded = load_study(str(tmp_path / "s"))
     assert loaded.study.imported is not None and loaded.study.baseline.target == "org/t"

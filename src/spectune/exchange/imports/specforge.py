@@ -67,6 +67,8 @@ class _Figure:
     length: float | None
     num_requests: int | None
     place: str
+    says_one: bool = False
+    """Speculated, with an acceptance length of exactly 1, which may stand for "none"."""
 
 
 def read_specforge(sources: list[SourceFile], names: Mapping[Path, str], hints: ArmHints) -> ImportedResults:
@@ -187,6 +189,7 @@ def _bench(fields: Fields, given: str | None, hints: ArmHints) -> list[_Figure]:
             shape = "server" if unknown else f"s{steps}-k{topk}-d{drafted}" if steps else "plain"
             for metrics in run.objects("metrics"):
                 throughput, duration_s = metrics.required("output_throughput"), metrics.required("latency")
+                stated = metrics.positive("accept_length")
                 found.append(
                     _Figure(
                         name=arm_name(shape if given is None else f"{given} {shape}"),
@@ -200,13 +203,10 @@ def _bench(fields: Fields, given: str | None, hints: ArmHints) -> list[_Figure]:
                         throughput=throughput,
                         tokens=throughput * duration_s,
                         duration_s=duration_s,
-                        length=stated_length(
-                            metrics.positive("accept_length"),
-                            speculates=knobs.method != "none",
-                            fields=metrics,
-                        ),
+                        length=stated_length(stated, speculates=knobs.method != "none", fields=metrics),
                         num_requests=metrics.whole("num_questions"),
                         place=metrics.place,
+                        says_one=stated == 1 and knobs.method != "none",
                     )
                 )
     return found
@@ -259,8 +259,13 @@ def _by_benchmark(figures: list[_Figure]) -> dict[str, float]:
 
 
 def _pooled_length(figures: list[_Figure]) -> float | None:
-    """Over all verify steps; ``None`` unless every benchmark has one."""
-    steps = [f.tokens / f.length for f in figures if f.length is not None]
+    """Over all verify steps; ``None`` unless every benchmark has one.
+
+    Exactly 1 counts where another benchmark of the same server has more: it reports its steps.
+    """
+    reports = any(f.length is not None for f in figures)
+    lengths = [1.0 if f.length is None and f.says_one and reports else f.length for f in figures]
+    steps = [f.tokens / n for f, n in zip(figures, lengths, strict=True) if n is not None]
     if len(steps) != len(figures) or sum(steps) <= 0:
         return None
     return max(1.0, sum(f.tokens for f in figures) / sum(steps))
