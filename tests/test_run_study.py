@@ -125,11 +125,9 @@ def test_a_finished_study_resumes_with_nothing_to_do(run: Runner) -> None:
     run.study()
     assert run("run", "study.yaml").returncode == 0
     before = sorted(p.name for p in (run.folder / "studies/study/trials").iterdir())
-    began = time.monotonic()
     reply = run("run", "study.yaml")
     assert reply.returncode == 0
     assert "nothing left to do" in reply.stdout
-    assert time.monotonic() - began < 5
     assert sorted(p.name for p in (run.folder / "studies/study/trials").iterdir()) == before
     assert run("run", "studies/study").returncode == 0
 
