@@ -267,8 +267,9 @@ async def _answer_missing(
     request, waiting = run.request, run.missing()
     async with HttpClient(served.base_url, api_key=served.api_key) as http:
         name = await detect_engine(http) if served.engine == "auto" else served.engine
+        adapter = adapter_for(name)
         model = served.model or await served_model(http)
-        facts = await read_facts(http, adapter_for(name))
+        facts = await read_facts(http, adapter)
         run.on_message(f"{' '.join(filter(None, (name, facts.version)))} at {http.base_url} serves {model}")
         run.begin(engine=name, version=facts.version, model=model, target=target_name, command=served.command)
         asker = Asker(http, name, model, encoder=encoder, timeout_s=request.request_timeout_s)
