@@ -11,7 +11,7 @@ sharing one processor among unpinned nodes would gain nothing, and would show no
 ``--engine fake`` needs no pinning: its scripted server sleeps instead of computing. It shows what the driver and Ray
 cost, and is never a measurement of an engine. ``--kill 2`` kills two nodes in the 4-node run while they measure.
 
-Takes 4 to 5 minutes with llama.cpp on two idle cores. Exit code 1 if a verdict is contradicted, a trial was lost or
+Takes 15 to 20 minutes with llama.cpp. Exit code 1 if a verdict is contradicted, a trial was lost or
 counted twice, or a process was left running.
 """
 
