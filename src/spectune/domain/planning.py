@@ -179,6 +179,8 @@ def more_for_precision(comparison: Comparison, *, precision: float, level: float
     prompts = None
     if wanted > own * launch:
         prompts = min(max(1, math.ceil(own * prompt * n / (wanted - own * launch)) - n), MAX_PROMPTS)
+    if comparison.launch_log_var is None:
+        return MoreNeeded(prompts, None)
     for launches in range(m + 1, MAX_LAUNCHES_COUNTED):
         # More launches narrow the error, and show better how large it is.
         degrees = comparison.degrees * (launches / m)
