@@ -9,9 +9,10 @@ four nodes, with the same share. Without control groups that may be written (roo
 sharing one processor among unpinned nodes would gain nothing, and would show nothing.
 
 ``--engine fake`` needs no pinning: its scripted server sleeps instead of computing. It shows what the driver and Ray
-cost, and is never a measurement of an engine. ``--kill 2`` kills two nodes in the 4-node run while they measure.
+cost, and is never a measurement of an engine. ``--kill 2`` runs the study once more at the end, on four nodes of which
+two are killed while they measure.
 
-Takes 15 to 20 minutes with llama.cpp. Exit code 1 if a verdict is contradicted, a trial was lost or
+Takes 15 to 20 minutes with llama.cpp, with ``--kill`` 25. Exit code 1 if a verdict is contradicted, a trial was lost or
 counted twice, or a process was left running.
 """
 
@@ -142,19 +143,20 @@ class Groups:
                 time.sleep(0.2)
 
 
-def study_text(engine: str, *, nodes: int) -> str:
+def study_text(engine: str, *, name: str, nodes: int) -> str:
     arms = "\n".join(f"  - {arm}" for arm in ARMS[engine])
     return (
-        f"question: What do {nodes} nodes bring?\nname: nodes-{nodes}\nhost: ray\nray: {{max_nodes: {nodes}}}\n"
+        f"question: What do {nodes} nodes bring?\nname: {name}\nhost: ray\nray: {{max_nodes: {nodes}}}\n"
         f"{ENGINES[engine]}arms:\n{arms}\nworkload: {WORK[engine]}\n"
         "repetitions: 1\nbaseline_every: 3\nnoise_floor: false\nlease_s: 15\n"
     )
 
 
 def run_study(folder: Path, address: str, engine: str, *, nodes: int, cluster: Any, kill: int) -> Run:
-    path = folder / f"nodes-{nodes}.yaml"
-    path.write_text(study_text(engine, nodes=nodes))
-    log = folder / f"nodes-{nodes}.log"
+    name = f"nodes-{nodes}" + (f"-killed-{kill}" if kill else "")
+    path = folder / f"{name}.yaml"
+    path.write_text(study_text(engine, name=name, nodes=nodes))
+    log = folder / f"{name}.log"
     began = time.monotonic()
     with log.open("w") as errors:
         process = subprocess.Popen(
@@ -170,7 +172,7 @@ def run_study(folder: Path, address: str, engine: str, *, nodes: int, cluster: A
             if len(killed) < kill:
                 killed += _kill_one(log, cluster, killed)
     wall_s = time.monotonic() - began
-    directory = folder / "studies" / f"nodes-{nodes}"
+    directory = folder / "studies" / name
     trials = [json.loads(p.read_text()) for p in sorted(directory.glob("trials/*/trial.json"))]
     report = json.loads((directory / "report.json").read_text())
     arms = {a["name"]: a["loads"][0] for a in report["arms"] if a["loads"] and a["name"] != "baseline"}
@@ -233,12 +235,14 @@ def main() -> int:
             flush=True,
         )
         runs = {}
-        for nodes in (4, 1):
-            kill = args.kill if nodes == 4 else 0
-            runs[nodes] = run_study(
-                folder, cluster.address, args.engine, nodes=nodes, cluster=cluster, kill=kill
-            )
-            print(f"{nodes} nodes: {runs[nodes].wall_s:.1f} s, {len(runs[nodes].trials)} trials", flush=True)
+        plan = {"4 nodes": (4, 0), "1 node": (1, 0)}
+        if args.kill:
+            plan[f"4 nodes, {args.kill} killed"] = (4, args.kill)
+        for title, (nodes, kill) in plan.items():
+            run = run_study(folder, cluster.address, args.engine, nodes=nodes, cluster=cluster, kill=kill)
+            runs[title] = run
+            problems = "; ".join(run.problems) or "no problem"
+            print(f"{title}: {run.wall_s:.1f} s, {len(run.trials)} trials, {problems}", flush=True)
         deadline = time.monotonic() + 30
         while cluster.servers() and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -252,22 +256,23 @@ def main() -> int:
 
 
 def outcome(
-    args: argparse.Namespace, runs: dict[int, Run], left: list[int], throttled: dict[str, str]
+    args: argparse.Namespace, runs: dict[str, Run], left: list[int], throttled: dict[str, str]
 ) -> dict[str, Any]:
-    one, four = runs[1], runs[4]
-    against = contradictions(one, four)
-    problems = [f"{n} nodes: {text}" for n, run in runs.items() for text in run.problems]
+    one, others = runs["1 node"], {title: run for title, run in runs.items() if run.nodes == 4}
+    four = runs["4 nodes"]
+    against = [f"{title}: {text}" for title, run in others.items() for text in contradictions(one, run)]
+    problems = [f"{title}: {text}" for title, run in runs.items() for text in run.problems]
     problems += [f"left running: {left}"] if left else []
     return {
         "engine": args.engine,
         "simulated": args.engine == "fake",
         "share_of_a_core_per_node": args.share if args.engine == "llamacpp" else None,
-        "killed": four.killed,
-        "wall_s": {str(n): round(run.wall_s, 1) for n, run in runs.items()},
+        "killed": {title: run.killed for title, run in runs.items() if run.killed},
+        "wall_s": {title: round(run.wall_s, 1) for title, run in runs.items()},
         "wall_ratio": four.wall_s / one.wall_s,
-        "trials": {str(n): len(run.trials) for n, run in runs.items()},
-        "verdicts": {name: [one.verdicts[name], four.verdicts.get(name)] for name in one.verdicts},
-        "speedups": {name: [one.speedups[name], four.speedups.get(name)] for name in one.verdicts},
+        "trials": {title: len(run.trials) for title, run in runs.items()},
+        "verdicts": {title: run.verdicts for title, run in runs.items()},
+        "speedups": {title: run.speedups for title, run in runs.items()},
         "same_verdicts": sum(one.verdicts[n] == four.verdicts.get(n) for n in one.verdicts),
         "contradicted": against,
         "throttled": throttled,
@@ -275,17 +280,18 @@ def outcome(
     }
 
 
-def lines_of(result: dict[str, Any], runs: dict[int, Run]) -> list[str]:
-    found = [f"{'arm':16} {'one node':24} four nodes"]
-    for name, (one, four) in result["verdicts"].items():
-        first, second = result["speedups"][name]
-        found.append(f"{name:16} {_shown(one, first):24} {_shown(four, second)}")
-    nodes = Counter(t["node"] for t in runs[4].trials)
-    found.append(f"trials by node: {dict(nodes)}; killed: {runs[4].killed or 'none'}")
+def lines_of(result: dict[str, Any], runs: dict[str, Run]) -> list[str]:
+    found = [" ".join([f"{'arm':16}", *(f"{title:24}" for title in runs)])]
+    for name in runs["1 node"].verdicts:
+        cells = (_shown(run.verdicts.get(name), run.speedups.get(name)) for run in runs.values())
+        found.append(" ".join([f"{name:16}", *(f"{cell:24}" for cell in cells)]))
+    for title, run in runs.items():
+        nodes = Counter(trial["node"] for trial in run.trials)
+        found.append(f"{title}: trials by node {dict(nodes)}; killed: {run.killed or 'none'}")
     found.append(
-        f"wall time {result['wall_s']['4']} s of {result['wall_s']['1']} s: {result['wall_ratio']:.0%}; "
-        f"{result['same_verdicts']} of {len(result['verdicts'])} verdicts equal, {len(result['contradicted'])} "
-        "contradicted"
+        f"wall time {result['wall_s']['4 nodes']} s of {result['wall_s']['1 node']} s: {result['wall_ratio']:.0%}; "
+        f"{result['same_verdicts']} of {len(runs['1 node'].verdicts)} verdicts equal, "
+        f"{len(result['contradicted'])} contradicted"
     )
     if result["simulated"]:
         found.append("the engine is simulated: this says what the driver and Ray cost, and nothing of speed")
@@ -303,7 +309,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--engine", choices=tuple(ARMS), default="llamacpp")
     parser.add_argument("--share", type=float, default=0.42, help="of one core, per node")
     parser.add_argument(
-        "--kill", type=int, choices=(0, 1, 2), default=0, help="nodes to kill in the 4-node run"
+        "--kill", type=int, choices=(0, 1, 2), default=0, help="nodes to kill in one more 4-node run"
     )
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args()

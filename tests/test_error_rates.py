@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 import sys
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def test_the_detectable_difference_by_hand() -> None:
     assert "tell 0.72 % apart with these 400 prompts" in describe_noise(
         Noise(0.0, 0.05), launches=1, prompts=400
     )
+    assert re.search(r"tell [1-9]\d\d % apart", describe_noise(Noise(0.5, 0.2), launches=1, prompts=16))
 
 
 def test_the_noise_floor_is_recovered_from_the_same_arm_twice() -> None:

@@ -106,10 +106,14 @@ def describe_noise(noise: Noise, *, launches: int, prompts: int) -> str:
     """One sentence for the report."""
     percent = 100 * (detectable_ratio(noise, launches=launches, prompts=prompts) - 1)
     return (
-        f"this machine can tell {percent:.2g} % apart with these {prompts} prompts and {launches} "
+        f"this machine can tell {_shown(percent)} % apart with these {prompts} prompts and {launches} "
         f"launch{'es' if launches != 1 else ''} per arm (launches alone differ by {noise.launch:.1%}, "
         f"prompts by {noise.prompt:.1%})"
     )
+
+
+def _shown(percent: float) -> str:
+    return f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"
 
 
 @dataclass(frozen=True)
