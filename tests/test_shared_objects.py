@@ -154,6 +154,8 @@ def test_every_reading_command_takes_the_address(
         {"study_dir": two, "count_star()": 120},
     ]
     assert json.loads(said("diagnose", one, "--json"))["schema_version"] == 1
+    plan = json.loads(said("plan", one, "--from", two, "--nodes", "2", "--json"))
+    assert plan["arm_launch_s"]["n"] > 0
 
 
 def test_a_reader_sees_what_was_added_and_loses_what_was_taken_out(server: S3Server, place: str) -> None:

@@ -21,7 +21,8 @@ from spectune.domain.trial import Trial
 from spectune.errors import BadInput
 from spectune.runner.capacity import CapacityPlan, plan_capacity
 from spectune.runner.plan import resolve_study
-from spectune.store.study_dir import StudyDir
+from spectune.store.opening import open_study, study_exists
+from spectune.store.places import is_shared
 from spectune.study_file.load import load_study_file
 
 _LEVEL = 0.9
@@ -31,7 +32,7 @@ def plan_command(args: argparse.Namespace) -> int:
     study, trials = _study(args)
     recorded = None
     if args.source is not None:
-        directory = StudyDir.open(Path(args.source))
+        directory = open_study(args.source)
         _check_like(study, directory.read_study(), args.source)
         recorded = directory.read_trials()
         if not recorded:
@@ -58,10 +59,10 @@ def plan_command(args: argparse.Namespace) -> int:
 
 def _study(args: argparse.Namespace) -> tuple[Study, list[Trial]]:
     path = Path(args.study)
-    if path.is_dir():
+    if is_shared(args.study) or path.is_dir():
         if args.overrides or args.dir:
             raise BadInput("--set and --dir go with a study file, not with the directory of a study")
-        directory = StudyDir.open(path)
+        directory = open_study(args.study)
         return directory.read_study(), directory.read_trials()
     if not path.exists():
         raise BadInput(f"{path}: no such study file or study directory")
@@ -70,8 +71,8 @@ def _study(args: argparse.Namespace) -> tuple[Study, list[Trial]]:
         hostname=spec.host, os="?", cpu=None, cores=None, memory_bytes=None, gpus=None, python="?"
     )
     study = resolve_study(spec, document, path=path.absolute(), machine=unknown)
-    where = Path(args.dir) if args.dir else Path("studies") / study.name
-    return study, StudyDir.open(where).read_trials() if StudyDir.exists(where) else []
+    where = args.dir or str(Path("studies") / study.name)
+    return study, open_study(where).read_trials() if study_exists(where) else []
 
 
 def _check_like(study: Study, other: Study, place: str) -> None:
