@@ -11,9 +11,11 @@ import drafter_tiny as tiny
 import pytest
 from drafter_data_server import Script, vllm_like
 
+from spectune.cli.drafter import data_files
 from spectune.cli.drafter_data import run_data_commands
 from spectune.cli.drafter_data_args import add_data_commands
 from spectune.drafter.extra import needed
+from spectune.drafter.rows import prepare_rows
 from spectune.errors import BadInput
 
 
@@ -57,6 +59,18 @@ def test_many_failures_are_a_bad_answer_and_words_say_which(
     text = capsys.readouterr().out
     assert "1 empty answers, 1 that failed twice" in text
     assert "failed: line-1: HTTP 500" in text
+
+
+@pytest.mark.drafter
+def test_answers_to_prompts_without_a_category_are_training_rows(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow.parquet")
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("good", "fine")))
+    out = tmp_path / "d"
+    with vllm_like(Script()) as server:
+        assert command("data", "--out", str(out), "--url", server.url, "--prompts", str(prompts)) == 0
+    rows = prepare_rows(data_files([str(out)]), tmp_path / "rows", max_length=100, vocab_size=30_000)
+    assert [rows.category(index) for index in range(len(rows))] == ["none", "none"]
 
 
 _COMMAND = """

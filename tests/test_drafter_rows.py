@@ -64,6 +64,20 @@ def test_rows_of_every_format_read_alike(tmp_path: Path, name: str) -> None:
     assert rows.prompt_ids() == ["one", "two", "three"]
 
 
+@pytest.mark.parametrize("name", ["data.jsonl", "data.parquet"])
+@pytest.mark.parametrize("absent", [True, False])
+def test_prompts_of_no_category_are_rows_as_good_as_others(tmp_path: Path, name: str, absent: bool) -> None:
+    """ShareGPT, and most prompts of users, have none: `drafter data` writes null."""
+    bare = [{key: value for key, value in item.items() if key != "category"} for item in ROWS]
+    if not absent:
+        bare = [{**item, "category": None} for item in bare]
+    rows = prepare(
+        tmp_path, (write_parquet if name.endswith("parquet") else write_jsonl)(tmp_path / name, bare)
+    )
+    assert [rows.category(i) for i in range(3)] == ["none"] * 3
+    assert rows.row(0)[0].tolist() == ROWS[0]["input_ids"]
+
+
 def test_parquet_and_jsonl_of_the_same_rows_have_one_fingerprint(tmp_path: Path) -> None:
     first = prepare_rows(
         [write_jsonl(tmp_path / "a.jsonl", ROWS)], tmp_path / "1", max_length=9, vocab_size=50
@@ -108,7 +122,7 @@ def test_long_rows_are_cut_and_those_without_an_answer_left_are_counted(tmp_path
             row("x", [5, 6, 7], [0, 1, 1], split="test"),
             r"row 4: split is 'test'; it is one of train, held-out",
         ),
-        ({"prompt_id": "x"}, r"row 4: no category, split, input_ids, loss_mask"),
+        ({"prompt_id": "x"}, r"row 4: no split, input_ids, loss_mask"),
         (row("x", ["a", 6, 7], [0, 1, 1]), r"row 4: input_ids and loss_mask must be lists of whole numbers"),  # type: ignore[list-item]
     ],
 )
@@ -151,7 +165,7 @@ def test_a_parquet_file_cut_short_is_named(tmp_path: Path) -> None:
 def test_a_parquet_file_without_a_column_says_which(tmp_path: Path) -> None:
     path = tmp_path / "d.parquet"
     pq.write_table(pa.table({"prompt_id": ["a"], "input_ids": [[1, 2]]}), path)
-    with pytest.raises(BadInput, match="no column category, loss_mask, split"):
+    with pytest.raises(BadInput, match="no column loss_mask, split"):
         prepare(tmp_path, path)
 
 

@@ -30,6 +30,9 @@ from spectune.store.study_dir import write_atomically
 
 Ints = npt.NDArray[Any]
 COLUMNS = ("prompt_id", "category", "split", "input_ids", "loss_mask")
+_NEEDED = tuple(name for name in COLUMNS if name != "category")
+_NO_CATEGORY = "none"
+"""As the manifest of a data set counts prompts without one."""
 SPLITS = ("train", "held-out")
 _SHOWN = 3
 _ROWS_AT_ONCE = 512
@@ -186,7 +189,7 @@ def _write_scratch(
                 seen.hash.update(ids.tobytes() + marks.tobytes() + row["split"].encode())
                 seen.offsets.append(seen.offsets[-1] + len(ids))
                 seen.splits.append(SPLITS.index(row["split"]))
-                name = str(row["category"])
+                name = _NO_CATEGORY if row.get("category") is None else str(row["category"])
                 seen.categories.append(seen.names.setdefault(name, len(seen.names)))
     if seen.num_empty:
         raise BadInput(
@@ -226,7 +229,7 @@ def _keep(seen: _Written, ids: Ints, marks: Ints, place: str, max_length: int) -
 
 
 def _checked(row: dict[str, Any], place: str, vocab_size: int) -> tuple[Ints, Ints]:
-    missing = [name for name in COLUMNS if row.get(name) is None]
+    missing = [name for name in _NEEDED if row.get(name) is None]
     if missing:
         raise BadInput(f"{place}: no {', '.join(missing)}; a row has {', '.join(COLUMNS)}")
     if row["split"] not in SPLITS:
@@ -276,15 +279,16 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
     try:
         with pq.ParquetFile(path) as file:
-            absent = sorted(set(COLUMNS) - set(file.schema_arrow.names))
+            there = [name for name in COLUMNS if name in file.schema_arrow.names]
+            absent = sorted(set(_NEEDED) - set(there))
             if absent:
-                raise BadInput(f"{path}: no column {', '.join(absent)}; it needs {', '.join(COLUMNS)}")
-            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=list(COLUMNS)):
+                raise BadInput(f"{path}: no column {', '.join(absent)}; it needs {', '.join(_NEEDED)}")
+            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=there):
                 lists = [(batch[name], batch[name].type) for name in ("input_ids", "loss_mask")]
                 if not all(pa.types.is_list(kind) or pa.types.is_large_list(kind) for _, kind in lists):
                     raise BadInput(f"{path}: input_ids and loss_mask must be lists of whole numbers")
                 ids, marks = ([_numbers(item) for item in column] for column, _ in lists)
-                texts = batch.select(["prompt_id", "category", "split"]).to_pylist()
+                texts = batch.select([n for n in there if n not in ("input_ids", "loss_mask")]).to_pylist()
                 for text, id_list, mask_list in zip(texts, ids, marks, strict=True):
                     yield {**text, "input_ids": id_list, "loss_mask": mask_list}
     except (pa.ArrowException, OSError) as error:
