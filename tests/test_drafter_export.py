@@ -398,3 +398,32 @@ def test_gguf_without_the_targets_tokenizer_says_what_is_missing(
 
 def test_weights_are_mapped_and_not_copied(draft: Path) -> None:
     assert all(weight.data.base is not None for weight in read_weights(draft).values())
+
+
+def test_a_form_that_cannot_be_made_leaves_the_others_unmade(target: Path, tmp_path: Path) -> None:
+    """vLLM would take it; that SGLang does not is said before anything is in place, so the command can be repeated."""
+    draft = tiny.write_draft(tmp_path / "norm", config=tiny.draft_config(norm_before_residual=True))
+    with pytest.raises(BadInput, match="sglang: the engine would not serve"):
+        export(draft, target, tmp_path / "out", "vllm", "sglang")
+    assert list((tmp_path / "out").iterdir()) == []
+    export(draft, target, tmp_path / "out", "speculators")
+    with pytest.raises(BadInput, match="speculators: exists"):
+        export(draft, target, tmp_path / "out", "vllm", "speculators")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["speculators"]
+
+
+def test_a_folder_that_no_export_has_made_is_never_replaced(
+    draft: Path, target: Path, tmp_path: Path
+) -> None:
+    """The engine's own source may lie there under the engine's name."""
+    (tmp_path / "out" / "vllm").mkdir(parents=True)
+    (tmp_path / "out" / "vllm" / "setup.py").write_text("mine")
+    with pytest.raises(BadInput, match="vllm: not an exported draft, so it is not replaced"):
+        export(draft, target, tmp_path / "out", "vllm", force=True)
+    assert (tmp_path / "out" / "vllm" / "setup.py").read_text() == "mine"
+
+
+def test_an_empty_choice_of_forms_is_refused(draft: Path, target: Path, tmp_path: Path) -> None:
+    request = ExportRequest(str(draft), tmp_path / "out", str(target), forms=())
+    with pytest.raises(BadInput, match="--for: names nothing; valid are sglang, vllm, speculators, llamacpp"):
+        export_draft(request)

@@ -16,7 +16,7 @@ from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.gguf import read_gguf
 from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.record import Record
-from spectune.drafter.config import unsaid
+from spectune.drafter.config import LAYERS_KEY, unsaid
 from spectune.drafter.draft_source import DraftSource, read_draft
 from spectune.drafter.engine_view import engine_view
 from spectune.drafter.export_forms import (
@@ -93,24 +93,19 @@ def export_draft(request: ExportRequest) -> ExportReport:
     forms, notes = _forms(request)
     if draft.weights.get("embed_tokens.weight") is not None and "llamacpp" in forms:
         notes.append("llama.cpp: the draft's own embeddings are left out; it takes the target's")
-    exported = []
-    for form in forms:
-        place = request.out / _file_name(form, request.gguf_type)
-        if place.exists() and not request.force:
-            raise BadInput(f"{place}: exists; give --force to replace it, or another --out")
-        exported.append(_make(form, place, draft, target, request))
+    exported = _make_all(forms, draft, target, request)
     return ExportReport(
         draft=request.draft,
         layer_inputs=draft.layers,
-        forms=tuple(exported),
+        forms=exported,
         notes=(*draft.notes, *notes),
     )
 
 
 def _forms(request: ExportRequest) -> tuple[tuple[str, ...], list[str]]:
     unknown = sorted(set(request.forms or ()) - set(FORMS))
-    if unknown:
-        raise BadInput(f"--for: {', '.join(unknown)}; valid are {', '.join(FORMS)}")
+    if unknown or request.forms == ():
+        raise BadInput(f"--for: {', '.join(unknown) or 'names nothing'}; valid are {', '.join(FORMS)}")
     if request.forms is not None:
         if "llamacpp" in request.forms and request.target_gguf is None:
             raise BadInput(
@@ -126,35 +121,69 @@ def _file_name(form: str, gguf_type: str) -> str:
     return f"draft-{gguf_type.lower()}.gguf" if form == "llamacpp" else form
 
 
-def _make(
-    form: str, place: Path, draft: DraftSource, target: CheckpointFacts, request: ExportRequest
-) -> Exported:
-    """Written beside its place, checked there, and only then renamed."""
+def _make_all(
+    forms: tuple[str, ...], draft: DraftSource, target: CheckpointFacts, request: ExportRequest
+) -> tuple[Exported, ...]:
+    """All forms or none: written beside their places, checked there, and only then renamed."""
+    places = {form: request.out / _file_name(form, request.gguf_type) for form in forms}
+    for place in places.values():
+        _check_place(place, force=request.force)
     try:
         request.out.mkdir(parents=True, exist_ok=True)
-        making = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=request.out))
+        making = Path(tempfile.mkdtemp(prefix=".export-", dir=request.out))
     except OSError as error:
         raise EnvironmentFailed(f"{request.out}: {error.strerror or error}") from error
     try:
+        exported = tuple(_make(form, making, place, draft, target, request) for form, place in places.items())
+        for place in places.values():
+            if place.is_dir():
+                place.rename(making / f"{place.name}.old")
+            (making / place.name).replace(place)
+    except OSError as error:
+        raise EnvironmentFailed(f"{request.out}: could not be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return exported
+
+
+def _check_place(place: Path, *, force: bool) -> None:
+    """Raises ``BadInput`` for what is there and is not to be replaced: a folder that no export has made never is."""
+    if place.exists() and not force:
+        raise BadInput(f"{place}: exists; give --force to replace it, or another --out")
+    if place.is_dir() and any(place.iterdir()) and not _is_export(place):
+        raise BadInput(f"{place}: not an exported draft, so it is not replaced; give another --out")
+
+
+def _is_export(folder: Path) -> bool:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and LAYERS_KEY in config
+
+
+def _make(
+    form: str,
+    making: Path,
+    place: Path,
+    draft: DraftSource,
+    target: CheckpointFacts,
+    request: ExportRequest,
+) -> Exported:
+    path = making / place.name
+    try:
         if form == "llamacpp":
-            path = making / place.name
             weights_file = path
             _write_gguf(path, draft, request)
         else:
-            path = making / form
             weights_file = path / "model.safetensors"
             _write_folder(path, form, draft, target, request)
         facts, judged, skipped = _judge(path, form, draft, target, request)
         with weights_file.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         num_bytes = weights_file.stat().st_size
-        if place.is_dir():
-            shutil.rmtree(place)
-        path.replace(place)
     except OSError as error:
         raise EnvironmentFailed(f"{place}: could not be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
     written = facts.aux_layers.ids if facts.aux_layers else ()
     return Exported(
         form=form,
