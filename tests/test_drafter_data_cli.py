@@ -14,6 +14,7 @@ from drafter_data_server import Script, vllm_like
 from spectune.cli.drafter import data_files
 from spectune.cli.drafter_data import run_data_commands
 from spectune.cli.drafter_data_args import add_data_commands
+from spectune.cli.main import main
 from spectune.drafter.extra import needed
 from spectune.drafter.rows import prepare_rows
 from spectune.errors import BadInput
@@ -71,6 +72,54 @@ def test_answers_to_prompts_without_a_category_are_training_rows(tmp_path: Path)
         assert command("data", "--out", str(out), "--url", server.url, "--prompts", str(prompts)) == 0
     rows = prepare_rows(data_files([str(out)]), tmp_path / "rows", max_length=100, vocab_size=30_000)
     assert [rows.category(index) for index in range(len(rows))] == ["none", "none"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["data", "--url", "http://127.0.0.1:9", "--generate", "2"],
+        ["export", "draft", "--target", "target"],
+        ["train", "--target", "target", "--data", "data"],
+    ],
+)
+def test_an_empty_out_is_not_the_folder_the_command_runs_in(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(["drafter", *words, "--out", ""])
+    assert "--out: must be the path of a folder, got ''" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_request_that_cannot_be_sent_as_utf8_is_refused_before_anything_is_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "drafter",
+        "data",
+        "--url",
+        "http://127.0.0.1:9",
+        "--generate",
+        "2",
+        "--out",
+        str(tmp_path / "d"),
+    ]
+    assert main([*words, "--extra-body", '{"stop": "\\ud800"}']) == 2
+    assert "--extra-body: holds half of a surrogate pair" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_file_says_is_shown_and_not_obeyed_by_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "\x1b]0;title\x07Llama\x1b[2JForCausalLMEagle3\u202e"
+    draft = tiny.write_draft(tmp_path / "draft", config=tiny.draft_config(architectures=[hostile]))
+    main(["drafter", "inspect", str(draft)])
+    main(["drafter", "inspect", "no\x1b[31msuch"])
+    said = capsys.readouterr()
+    assert "LlamaForCausalLMEagle3" in said.out and "nosuch" in said.err
+    assert not any(mark in said.out + said.err for mark in ("\x1b", "\x07", "\u202e"))
 
 
 _COMMAND = """

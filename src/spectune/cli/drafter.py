@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from spectune.cli.output import say, show
 from spectune.drafter.extra import needed
 from spectune.drafter.out_folder import check_out
 from spectune.errors import BadInput, Interrupted
@@ -58,8 +59,8 @@ def train_command(args: argparse.Namespace) -> int:
         evaluate_every_steps=args.evaluate_every,
         save_every_steps=args.save_every,
         num_held_out_rows=args.held_out_rows,
-        on_report=lambda report: _say(report_line(report)),
-        on_note=_say if os.environ.get("RANK", "0") == "0" else lambda _: None,
+        on_report=lambda report: say(report_line(report)),
+        on_note=say if os.environ.get("RANK", "0") == "0" else lambda _: None,
     )
     try:
         result = train(
@@ -89,7 +90,7 @@ def train_command(args: argparse.Namespace) -> int:
             f"K={k} {x:.2f}" for k, x in enumerate(result.held_out_acceptance_length, start=1)
         )
         lines.append(f"acceptance length on held-out rows, simulated: {figures}")
-    _print(lines)
+    show(lines)
     return 0
 
 
@@ -129,7 +130,7 @@ def _dry_run(args: argparse.Namespace, options: TrainOptions, data: Sequence[Pat
     if args.json:
         _print_json(document)
     else:
-        _print([f"{key}: {value}" for key, value in document.items()])
+        show([f"{key}: {value}" for key, value in document.items()])
     return 0
 
 
@@ -234,10 +235,10 @@ def evaluate_command(args: argparse.Namespace) -> int:
             vocab_size=target.vocab_size,
         )
         result = evaluate(
-            Path(args.draft), target_source=args.target, rows=rows, options=options, on_progress=_say
+            Path(args.draft), target_source=args.target, rows=rows, options=options, on_progress=say
         )
     if result.answers == "recorded" and args.temperature == 0 and result.most_likely_frac < _FEW_ANSWERS_OWN:
-        _say(
+        say(
             f"warning: only {result.most_likely_frac:.1%} of the recorded answer tokens are this target's most "
             "likely ones: the answers were sampled, or are another model's; use --answers regenerated"
         )
@@ -266,7 +267,7 @@ def _print_evaluation(result: Evaluation) -> None:
     last = result.chains[-1]
     for title, parts in (("category", last.by_category), ("tokens known", last.by_context)):
         figures = ", ".join(f"{name} {counts.acceptance_length or 1:.2f}" for name, counts in parts.items())
-        console.print(f"by {title}, K = {last.num_draft_tokens}: {figures}", markup=False, soft_wrap=True)
+        show([f"by {title}, K = {last.num_draft_tokens}: {figures}"])
 
 
 def _cells(shape: Acceptance) -> tuple[str, str, str]:
@@ -284,14 +285,5 @@ def _cells(shape: Acceptance) -> tuple[str, str, str]:
     )
 
 
-def _print(lines: Sequence[str]) -> None:
-    sys.stdout.write("".join(line + "\n" for line in lines))
-
-
 def _print_json(document: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()

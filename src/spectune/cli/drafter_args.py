@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from spectune.cli.drafter_data_args import add_data_commands, seed_number
+from spectune.cli.drafter_data_args import add_data_commands, folder_name, seed_number
 
 
 def add_drafter(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -34,7 +34,9 @@ def _add_train(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         metavar="PATH",
         help="a data set of `drafter data`, a Parquet or a JSONL file; repeatable",
     )
-    parser.add_argument("--out", required=True, metavar="DIR", help="the run; given again, it is resumed")
+    parser.add_argument(
+        "--out", required=True, type=folder_name, metavar="DIR", help="the run; given again, it is resumed"
+    )
     draft = parser.add_argument_group("draft")
     draft.add_argument(
         "--layers",
@@ -88,6 +90,7 @@ def _add_train(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     machine.add_argument(
         "--cache",
+        type=folder_name,
         metavar="DIR",
         help="where rows and features are kept, for runs on the same data to share (default: in --out)",
     )
@@ -158,7 +161,10 @@ def _add_evaluate(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def _add_demo(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = sub.add_parser("demo", help="data, training, export, serving and forecast, in miniature")
     parser.add_argument(
-        "--dir", default="studies/drafter-demo", help="given again, it is resumed (default: %(default)s)"
+        "--dir",
+        default="studies/drafter-demo",
+        type=folder_name,
+        help="given again, it is resumed (default: %(default)s)",
     )
     parser.add_argument(
         "--scale",

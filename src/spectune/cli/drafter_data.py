@@ -12,6 +12,7 @@ from typing import Any
 
 from spectune.api.blocking import run_interruptible
 from spectune.bench.prompts import CATEGORIES
+from spectune.cli.output import say, show
 from spectune.drafter.data.chat_encoder import TokenizerEncoder
 from spectune.drafter.data.likelihood import Likelihood, check_likelihood
 from spectune.drafter.data.manifest import Manifest, read_manifest
@@ -62,7 +63,7 @@ def data_command(args: argparse.Namespace) -> int:
     if args.url is not None:
         manifest = run_interruptible(
             regenerate(args.url.rstrip("/").removesuffix("/v1"), data_request(args), **server_options(args)),
-            on_signal=lambda name: _say("stopping; finished samples are kept" if ":" in name else name),
+            on_signal=lambda name: say("stopping; finished samples are kept" if ":" in name else name),
             resume_hint=f"Run the same command again to go on with {args.out}",
         )
     elif args.study is not None:
@@ -84,9 +85,7 @@ def data_command(args: argparse.Namespace) -> int:
         }
         sys.stdout.write(json.dumps({"schema_version": 1, **document}, indent=1, ensure_ascii=False) + "\n")
     else:
-        sys.stdout.write(
-            "\n".join([*data_lines(manifest, Path(args.out)), *likelihood_lines(likelihood)]) + "\n"
-        )
+        show([*data_lines(manifest, Path(args.out)), *likelihood_lines(likelihood)])
     bad = manifest.num_failed > manifest.num_prompts / 10 or manifest.num_rows == 0
     return 1 if bad or (likelihood is not None and likelihood.own_answers is False) else 0
 
@@ -102,11 +101,11 @@ def _through_study(args: argparse.Namespace) -> Manifest:
     return data_through_study(
         args,
         data_request(args),
-        say=_say,
-        interrupted=lambda name: _say(name.replace("what was measured", "every finished sample")),
+        say=say,
+        interrupted=lambda name: say(name.replace("what was measured", "every finished sample")),
         encoder=encoder,
         on_progress=DataProgress(),
-        on_message=_say,
+        on_message=say,
         **({"target_name": args.target} if args.target else {}),
     )
 
@@ -160,7 +159,7 @@ def server_options(args: argparse.Namespace) -> dict[str, Any]:
         "encoder": _encoder(args),
         "target_name": args.target,
         "on_progress": DataProgress(),
-        "on_message": _say,
+        "on_message": say,
     }
 
 
@@ -189,6 +188,9 @@ def _json_object(flag: str, text: str | None) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(text, parse_constant=_no_number)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(f"{flag}: holds half of a surrogate pair, which cannot be sent as UTF-8") from error
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{flag}: not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -215,7 +217,7 @@ class DataProgress:
             words.append(f"{tally.empty} empty, {tally.failed} failed, {tally.retried} asked again")
         if progress.left_s is not None and progress.done < progress.total:
             words.append(f"about {progress.left_s / 60:.0f} min left")
-        _say(", ".join(words))
+        say(", ".join(words))
 
 
 def data_lines(manifest: Manifest, out: Path) -> list[str]:
@@ -270,8 +272,3 @@ def likelihood_lines(likelihood: Likelihood | None) -> list[str]:
         f"{likelihood.top1_frac:.0%} are its first choice",
         verdicts[likelihood.own_answers],
     ]
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()

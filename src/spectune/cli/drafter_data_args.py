@@ -31,7 +31,11 @@ def _add_inspect(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 def _add_data(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = sub.add_parser("data", help="answers of the target to many prompts, as training data")
     parser.add_argument(
-        "--out", required=True, metavar="DIR", help="the data set; given again, it is resumed"
+        "--out",
+        required=True,
+        type=folder_name,
+        metavar="DIR",
+        help="the data set; given again, it is resumed",
     )
     server = parser.add_argument_group("server")
     server.add_argument("--url", help="a running server of the target, e.g. http://127.0.0.1:8000")
@@ -126,7 +130,9 @@ def _add_data(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _add_export(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = sub.add_parser("export", help="the same draft for SGLang, vLLM and llama.cpp")
     parser.add_argument("path", metavar="DRAFT", help="a draft's folder (config.json and safetensors)")
-    parser.add_argument("--out", required=True, metavar="DIR", help="gets one folder or file per form")
+    parser.add_argument(
+        "--out", required=True, type=folder_name, metavar="DIR", help="gets one folder or file per form"
+    )
     parser.add_argument(
         "--for",
         dest="engines",
@@ -210,6 +216,13 @@ def _add_forecast(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--seed", type=seed_number, default=0, help="of the resampling (default: %(default)s)"
     )
     _json_flag(parser)
+
+
+def folder_name(text: str) -> str:
+    """An empty one would be the folder that the command runs in: a shell's variable that is not set."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"must be the path of a folder, got {text!r}")
+    return text
 
 
 def seed_number(text: str) -> int:

@@ -21,6 +21,7 @@ from typing import Any
 
 from spectune.bench.prompts import CATEGORIES
 from spectune.cli.drafter_demo_report import demo_sections, print_sections, write_demo_report
+from spectune.cli.output import say
 from spectune.drafter.data.plan import planned_prompts, read_plan
 from spectune.drafter.extra import needed
 from spectune.embedded.models import TARGET, data_home, fetch_embedded_target
@@ -112,7 +113,7 @@ def drafter_demo_command(args: argparse.Namespace) -> int:
         results = demo.run()
     except _Stopped as stopped:
         if stopped.code == 130:
-            _say(f"what is done is kept in {demo.out}; the same command goes on")
+            say(f"what is done is kept in {demo.out}; the same command goes on")
         return stopped.code
     sections = demo_sections(results, sizes=demo.size.sizes, depth=DEPTH)
     paths = write_demo_report(demo.out, sections)
@@ -141,7 +142,7 @@ class _Demo:
         """Every step that is not done yet; all results."""
         began = time.monotonic()
         minutes = max(2, round(38 * self.size.scale))
-        _say(f"about {minutes} minutes on 2 cores; Ctrl-C keeps what is done")
+        say(f"about {minutes} minutes on 2 cores; Ctrl-C keeps what is done")
         target, gguf = self._target()
         self._data()
         for size, times in zip(self.size.sizes, SIZES, strict=True):
@@ -151,7 +152,7 @@ class _Demo:
         self._export(target, gguf)
         self._serve()
         self._forecast()
-        _say(f"done after {(time.monotonic() - began) / 60:.1f} min")
+        say(f"done after {(time.monotonic() - began) / 60:.1f} min")
         return self.results
 
     def _keep_size(self) -> None:
@@ -296,7 +297,7 @@ class _Demo:
     def _announce(self, title: str, minutes: float) -> None:
         about = minutes * self.size.scale
         shown = f"about {about:.0f} min" if about >= 1 else "under a minute"
-        _say(f"[{self._step}/{self._num_steps}] {title}: {shown}")
+        say(f"[{self._step}/{self._num_steps}] {title}: {shown}")
 
     def _command(
         self, name: str, title: str, minutes: float, command: str, flags: Mapping[str, Any], *words: str
@@ -308,13 +309,13 @@ class _Demo:
         path = self.out / "results" / f"{name}.json"
         known = _read(path)
         if known is not None:
-            _say(f"[{self._step}/{self._num_steps}] {title}: done before")
+            say(f"[{self._step}/{self._num_steps}] {title}: done before")
             self.results[name] = known
             return
         given = flag_args({key: value if value is True else str(value) for key, value in flags.items()})
         argv = [*command.split(), *words, *given]
         self._announce(title, minutes)
-        _say(f"  spectune {shlex.join(argv)}")
+        say(f"  spectune {shlex.join(argv)}")
         began, output = time.monotonic(), io.StringIO()
         with redirect_stdout(output):
             code = main([*argv, "--json"])
@@ -325,7 +326,7 @@ class _Demo:
             found = {key: found[key] for key in ("headline", "arms", "baseline_arm_id")}
         write_atomically(path, json.dumps(found, indent=1) + "\n")
         self.results[name] = found
-        _say(f"  took {(time.monotonic() - began) / 60:.1f} min")
+        say(f"  took {(time.monotonic() - began) / 60:.1f} min")
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:
@@ -334,8 +335,3 @@ def _read(path: Path) -> Mapping[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from spectune.cli.output import show
 from spectune.domain.sizes import in_bytes
 from spectune.drafter.engine_view import NAMES
 from spectune.drafter.export import ExportReport, ExportRequest, export_draft
@@ -37,7 +38,7 @@ def export_command(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(report.model_dump_json(indent=1) + "\n")
     else:
-        sys.stdout.write("\n".join(export_lines(report)) + "\n")
+        show(export_lines(report))
     return 0
 
 

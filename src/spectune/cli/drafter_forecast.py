@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spectune.cli.output import show
 from spectune.domain.interval import Interval
 from spectune.drafter.forecast import make_forecast
 from spectune.drafter.forecast_forms import DataPoint
@@ -69,7 +70,7 @@ def forecast_command(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(report.model_dump_json(indent=1) + "\n")
     else:
-        sys.stdout.write("\n".join(forecast_lines(report)) + "\n")
+        show(forecast_lines(report))
     return 0
 
 

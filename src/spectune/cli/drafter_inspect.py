@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from spectune.cli.output import show
 from spectune.domain.sizes import in_bytes
 from spectune.drafter.engine_view import NAMES, EngineView
 from spectune.drafter.inspect import Inspection, inspect_draft
@@ -19,7 +20,7 @@ def inspect_command(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(found.model_dump_json(indent=1) + "\n")
     else:
-        sys.stdout.write("\n".join(inspection_lines(found)) + "\n")
+        show(inspection_lines(found))
     own = [view for view in found.engines if view.own_method]
     return 0 if any(view.verdict in ("fits", "doubts") for view in own) else 1
 

@@ -258,14 +258,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(args)
     except SpectuneError as error:
-        print(f"spectune: {error}", file=sys.stderr)  # noqa: T201
+        from spectune.cli.output import say
+
+        say(f"spectune: {error}")
         return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
+        from spectune.cli.output import say
+
         place = f"{error.filename}: " if error.filename else ""
-        print(f"spectune: {place}{error.strerror or error}", file=sys.stderr)  # noqa: T201
+        say(f"spectune: {place}{error.strerror or error}")
         return 3
     except KeyboardInterrupt:
         return 130
