@@ -222,6 +222,66 @@ def test_points_typed_in_and_evaluations_give_the_same_answer(tmp_path: Path, ca
     assert [row["category"] for row in from_files["categories"]] == ["code"]
 
 
+def evaluation(path: Path, lengths: dict[int, float], **settings) -> Path:
+    chains = [
+        {"num_draft_tokens": k, "acceptance_length": {"value": length}} for k, length in lengths.items()
+    ]
+    path.write_text(json.dumps({"chains": chains, **settings}))
+    return path
+
+
+def test_files_of_other_depths_give_the_most_drafted_tokens_that_all_have(tmp_path: Path, capsys) -> None:
+    deep = [evaluation(tmp_path / f"{n}", {1: 1.3 + n / 99, 2: 1.5 + n / 99, 3: 1.6}) for n in (1, 3)]
+    short = evaluation(tmp_path / "9", {1: 1.4, 2: 1.6})
+    files = [f"{n}={path}" for n, path in zip((1, 3, 9), [*deep, short], strict=True)]
+    found = forecast_cli(capsys, *files)
+    typed = [f"--point={n}={length}" for n, length in ((1, 1.5 + 1 / 99), (3, 1.5 + 3 / 99), (9, 1.6))]
+    assert found["num_draft_tokens"] == 2
+    assert found["forecasts"] == forecast_cli(capsys, *typed, "--num-draft-tokens", "2")["forecasts"]
+    with pytest.raises(BadInput, match="9: no chain of 3 drafted tokens; it has 1, 2"):
+        forecast_cli(capsys, *files, "--num-draft-tokens", "3")
+
+
+def test_files_that_were_evaluated_otherwise_do_not_compare(tmp_path: Path, capsys) -> None:
+    files = [
+        f"{n}={evaluation(tmp_path / str(n), {3: 1.5}, temperature=0.0 if n < 9 else 0.8)}" for n in (1, 3, 9)
+    ]
+    with pytest.raises(
+        BadInput, match=r"9: temperature is 0.8, and 0.0 in .*1: their lengths do not compare"
+    ):
+        forecast_cli(capsys, *files)
+
+
+def test_a_step_is_priced_by_an_arm_that_drafts_as_many_tokens(tmp_path: Path, capsys) -> None:
+    rows = [
+        {"arm": f"k{k}", "concurrency": 1, "step_cost_s": s, "e2e_tok_per_s": 60 - k}
+        | {"perfect_acceptance_tok_per_s": (k + 1) / s}
+        for k, s in ((1, 0.03), (3, 0.036))
+    ]
+    path = tmp_path / "explain.json"
+    path.write_text(json.dumps({"baseline_tok_per_s": {"1": 50.0}, "rows": rows}))
+    typed = [*(f"--point={p.num_samples}={p.acceptance_length}" for p in MEASURED), "--explain", str(path)]
+    found = forecast_cli(capsys, *typed, "--num-draft-tokens", "3")  # not the fastest arm, k1
+    assert found["needed"][0]["acceptance_length"] == pytest.approx(50 * 0.036)
+    with pytest.raises(BadInput, match=r"of 3 drafted tokens per step, and no arm drafts as many: k1 \(1\)"):
+        forecast_cli(capsys, *typed, "--num-draft-tokens", "3", "--arm", "k1")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--num-draft-tokens", "65"], "--num-draft-tokens: must be from 1 to 64, got 65"),
+        (["--baseline-tok-s", "1e308", "--step-cost-s", "1"], "--baseline-tok-s: must be from 1e-09 to 1e"),
+        (["--goal", "nan"], "--goal: must be from"),
+        (["--train-s-per-sample", "1e300"], "--train-s-per-sample: must be from"),
+    ],
+)
+def test_numbers_that_nothing_has_are_refused(words: list[str], message: str, capsys) -> None:
+    typed = [f"--point={p.num_samples}={p.acceptance_length}" for p in MEASURED]
+    with pytest.raises(BadInput, match=message):
+        forecast_cli(capsys, *typed, *words)
+
+
 def test_speed_comes_from_explain(tmp_path: Path, capsys) -> None:
     rows = [
         {"arm": "baseline", "is_baseline": True, "concurrency": 1, "step_cost_s": 0.02, "e2e_tok_per_s": 50},

@@ -6,7 +6,8 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,10 @@ from spectune.errors import BadInput
 _MAX_FILE_BYTES = 200_000_000
 _MAX_SAMPLES = 1e15
 _FLOAT_MAX = 1e300
+_LEAST, _MOST = 1e-9, 1e9
+"""Of speeds, seconds, prices and goals."""
 _Z = 1.96
+_EVALUATED_ALIKE = ("temperature", "proposals", "answers", "num_prompts")
 
 
 def forecast_command(args: argparse.Namespace) -> int:
@@ -40,19 +44,12 @@ def forecast_command(args: argparse.Namespace) -> int:
         if not colon or not name:
             raise BadInput(f"--category-point: CATEGORY:SAMPLES=LENGTH, e.g. code:1000=1.9, got {text!r}")
         categories.setdefault(name, []).append(parse_point("--category-point", rest))
-    depth = args.num_draft_tokens
-    for text in args.evaluations:
-        samples, equals, file = text.partition("=")
-        if not equals:
-            raise BadInput(f"{text}: give the training samples too, e.g. 1000={text}")
-        depth = _read_evaluation(
-            Path(file), _number(samples, text), args.num_draft_tokens, points, categories
-        )
+    depth = _read_evaluations(args.evaluations, args.num_draft_tokens, points, categories)
     request = ForecastRequest(
         points=tuple(points),
         depth=depth,
         at_samples=tuple(_number(part, "--at") for part in (args.at or "").split(",") if part.strip()),
-        speed=_speed(args),
+        speed=_speed(args, depth),
         goal_speedup=_positive("--goal", args.goal) or 1.3,
         cost=CostFacts(
             train_s_per_sample=_positive("--train-s-per-sample", args.train_s_per_sample),
@@ -102,8 +99,8 @@ def _number(text: str, where: str) -> float:
 
 
 def _positive(flag: str, value: float | None) -> float | None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise BadInput(f"{flag}: must be above 0, got {value}")
+    if value is not None and not _LEAST <= value <= _MOST:
+        raise BadInput(f"{flag}: must be from {_LEAST:g} to {_MOST:g}, got {value:g}")
     return value
 
 
@@ -119,36 +116,81 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     return body
 
 
-def _read_evaluation(
-    path: Path,
-    num_samples: float,
-    depth: int | None,
+def _read_evaluations(
+    texts: Sequence[str],
+    asked: int | None,
     points: list[DataPoint],
     categories: dict[str, list[DataPoint]],
-) -> int:
-    """Adds the chain of ``depth`` (3 if not given, else the deepest) of one evaluation; returns its depth."""
-    chains = _read_json(path).get("chains")
-    by_depth = {as_int(as_dict(chain).get("num_draft_tokens")): as_dict(chain) for chain in _list(chains)}
-    by_depth.pop(None, None)
-    if not by_depth:
-        raise BadInput(f"{path}: no chains in it; give the output of `spectune drafter evaluate --json`")
-    known = sorted(k for k in by_depth if k is not None)
-    chosen = depth or (3 if 3 in known else known[-1])
-    if chosen not in by_depth:
-        raise BadInput(f"{path}: no chain of {chosen} drafted tokens; it has {', '.join(map(str, known))}")
-    chain = by_depth[chosen]
-    interval = as_dict(chain.get("acceptance_length"))
-    length = _float(interval.get("value")) or _length(as_dict(chain.get("counts")))
-    if length is None:
-        raise BadInput(f"{path}: no acceptance length at {chosen} drafted tokens: no step was evaluated")
-    low, high = _float(interval.get("low")), _float(interval.get("high"))
-    sd = (high - low) / (2 * _Z) if low is not None and high is not None and high > low else None
-    points.append(DataPoint(num_samples, length, sd))
-    for name, counts in as_dict(chain.get("by_category")).items():
-        value = _length(as_dict(counts))
-        if value is not None:
-            categories.setdefault(name, []).append(DataPoint(num_samples, value))
-    return chosen
+) -> int | None:
+    """Adds one chain of each file, of as many drafted tokens in all: ``asked``, else 3, else the most they share."""
+    if not texts:
+        return asked
+    read = [_Evaluated.read(text) for text in texts]
+    for one in read[1:]:
+        one.check_alike(read[0])
+    shared = set.intersection(*(set(one.chains) for one in read))
+    depth = asked or (3 if 3 in shared else max(shared, default=None))
+    for one in read:
+        if depth not in one.chains:
+            wanted = "that all files share" if depth is None else f"of {depth} drafted tokens"
+            raise BadInput(f"{one.path}: no chain {wanted}; it has {', '.join(map(str, sorted(one.chains)))}")
+        one.add(one.chains[depth], depth, points, categories)
+    return depth
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """One file of ``drafter evaluate --json``."""
+
+    path: Path
+    num_samples: float
+    body: Mapping[str, Any]
+    chains: Mapping[int, Mapping[str, Any]]
+
+    @classmethod
+    def read(cls, text: str) -> _Evaluated:
+        """``1000=eval-1k.json``."""
+        samples, equals, file = text.partition("=")
+        if not equals:
+            raise BadInput(f"{text}: give the training samples too, e.g. 1000={text}")
+        path, num_samples = Path(file), _number(samples, text)
+        body = _read_json(path)
+        rows = map(as_dict, _list(body.get("chains")))
+        chains = {k: row for row in rows if (k := as_int(row.get("num_draft_tokens"))) is not None}
+        if not chains:
+            raise BadInput(f"{path}: no chains in it; give the output of `spectune drafter evaluate --json`")
+        return cls(path, num_samples, body, chains)
+
+    def check_alike(self, first: _Evaluated) -> None:
+        """Lengths on other prompts, or at another temperature, differ for other reasons than data."""
+        for name in _EVALUATED_ALIKE:
+            here, there = self.body.get(name), first.body.get(name)
+            if None not in (here, there) and here != there:
+                raise BadInput(
+                    f"{self.path}: {name} is {here!r}, and {there!r} in {first.path}: their lengths do not compare; "
+                    "evaluate all drafts alike"
+                )
+
+    def add(
+        self,
+        chain: Mapping[str, Any],
+        depth: int,
+        points: list[DataPoint],
+        categories: dict[str, list[DataPoint]],
+    ) -> None:
+        interval = as_dict(chain.get("acceptance_length"))
+        length = _float(interval.get("value")) or _length(as_dict(chain.get("counts")))
+        if length is None:
+            raise BadInput(
+                f"{self.path}: no acceptance length at {depth} drafted tokens: no step was evaluated"
+            )
+        low, high = _float(interval.get("low")), _float(interval.get("high"))
+        sd = (high - low) / (2 * _Z) if low is not None and high is not None and high > low else None
+        points.append(DataPoint(self.num_samples, length, sd))
+        for name, counts in as_dict(chain.get("by_category")).items():
+            value = _length(as_dict(counts))
+            if value is not None:
+                categories.setdefault(name, []).append(DataPoint(self.num_samples, value))
 
 
 def _list(value: Any) -> list[Any]:
@@ -167,9 +209,9 @@ def _length(counts: Mapping[str, Any]) -> float | None:
     return 1 + kept / steps if steps and kept is not None else None
 
 
-def _speed(args: argparse.Namespace) -> SpeedFacts | None:
+def _speed(args: argparse.Namespace, depth: int | None) -> SpeedFacts | None:
     if args.explain:
-        return _from_explain(Path(args.explain), args.arm)
+        return _from_explain(Path(args.explain), args.arm, depth)
     baseline = _positive("--baseline-tok-s", args.baseline_tok_s)
     step = _positive("--step-cost-s", args.step_cost_s)
     if (baseline is None) != (step is None):
@@ -177,8 +219,11 @@ def _speed(args: argparse.Namespace) -> SpeedFacts | None:
     return None if baseline is None or step is None else SpeedFacts(baseline, step)
 
 
-def _from_explain(path: Path, arm: str | None) -> SpeedFacts:
-    """The named arm, or the fastest with a drafter (n-grams have none to train), at the lowest concurrency."""
+def _from_explain(path: Path, arm: str | None, depth: int | None) -> SpeedFacts:
+    """The named arm, or the fastest with a drafter (n-grams have none to train), at the lowest concurrency.
+
+    Of those that draft ``depth`` tokens, where that is known: a step of another number has another cost.
+    """
     body = _read_json(path)
     rows = [as_dict(row) for row in _list(body.get("rows"))]
     usable = [row for row in rows if not row.get("is_baseline") and (_float(row.get("step_cost_s")) or 0) > 0]
@@ -193,6 +238,7 @@ def _from_explain(path: Path, arm: str | None) -> SpeedFacts:
         else:
             problem = "no arm with a drafter and a step cost"
         raise BadInput(f"{path}: {problem}; give the output of `spectune explain --json`")
+    usable = _of_depth(path, usable, depth)
     lowest = min(as_int(row.get("concurrency")) or 1 for row in usable)
     here = [row for row in usable if (as_int(row.get("concurrency")) or 1) == lowest]
     speeds = [(speed, row) for row in here if (speed := _float(row.get("e2e_tok_per_s"))) is not None]
@@ -204,6 +250,25 @@ def _from_explain(path: Path, arm: str | None) -> SpeedFacts:
     if baseline is None or baseline <= 0 or step is None:
         raise BadInput(f"{path}: no baseline speed at concurrency {lowest}")
     return SpeedFacts(baseline, step)
+
+
+def _of_depth(path: Path, rows: list[Mapping[str, Any]], depth: int | None) -> list[Mapping[str, Any]]:
+    """Raises ``BadInput`` if every row is known to draft another number of tokens."""
+    drafted = {str(row.get("arm")): _num_drafted(row) for row in rows}
+    fitting = [row for row in rows if depth is None or drafted[str(row.get("arm"))] in (None, depth)]
+    if not fitting:
+        has = ", ".join(f"{name} ({number})" for name, number in drafted.items())
+        raise BadInput(
+            f"{path}: the lengths are of {depth} drafted tokens per step, and no arm drafts as many: {has}; a step's "
+            "cost goes with its number: give --num-draft-tokens as the arm has it"
+        )
+    return fitting
+
+
+def _num_drafted(row: Mapping[str, Any]) -> int | None:
+    """From the speed at which all of them are kept, with the one more that every step gives."""
+    perfect, step_s = _float(row.get("perfect_acceptance_tok_per_s")), _float(row.get("step_cost_s"))
+    return None if perfect is None or step_s is None else round(perfect * step_s) - 1
 
 
 def forecast_lines(report: ForecastReport) -> list[str]:

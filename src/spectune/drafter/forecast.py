@@ -22,6 +22,8 @@ from spectune.drafter.forecast_records import (
 )
 from spectune.errors import BadInput
 
+MAX_DEPTH = 64
+"""Drafted tokens per step; as far as ``drafter evaluate`` goes."""
 _LEVEL = 0.95
 
 
@@ -69,6 +71,8 @@ def _check(request: ForecastRequest) -> None:
         raise BadInput(
             f"a forecast needs at least three data sizes, got {len(sizes)}; add --point SAMPLES=LENGTH"
         )
+    if request.depth is not None and not 1 <= request.depth <= MAX_DEPTH:
+        raise BadInput(f"--num-draft-tokens: must be from 1 to {MAX_DEPTH}, got {request.depth}")
     top = math.inf if request.depth is None else request.depth + 1
     named = [("", point) for point in request.points]
     named += [(f"{name}:", point) for name, points in request.categories.items() for point in points]
