@@ -12,6 +12,7 @@ import pytest
 from spectune.bench.prompts import CATEGORIES
 from spectune.drafter.data.generator import generate_prompts
 from spectune.drafter.data.plan import split_of
+from spectune.drafter.data.plan_records import DataSampling
 from spectune.errors import BadInput
 
 
@@ -32,6 +33,14 @@ def test_generated_prompts_are_all_different_and_balanced_over_the_six_categorie
     prompts = list(generate_prompts(90_000))
     assert len({p.text for p in prompts}) == len({p.prompt_id for p in prompts}) == 90_000
     assert Counter(p.category for p in prompts) == dict.fromkeys(CATEGORIES, 15_000)
+
+
+def test_every_category_is_answered_at_every_temperature() -> None:
+    """Six categories take turns, and so would two temperatures: each category at one of them alone."""
+    sampling = DataSampling(temperatures=(0.0, 0.8))
+    counts = Counter((p.category, sampling.temperature_of(p.prompt_id)) for p in generate_prompts(2400))
+    assert len(counts) == 12
+    assert all(150 < count < 250 for count in counts.values())  # 200 expected, five standard deviations
 
 
 @pytest.mark.drafter

@@ -82,7 +82,7 @@ def _add_data(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     answers.add_argument(
         "--temperature",
         default="0",
-        help="one, or several that take turns, e.g. 0,0.7 (default: %(default)s)",
+        help="one, or several dealt to the prompts by chance, e.g. 0,0.7 (default: %(default)s)",
     )
     answers.add_argument("--top-p", type=float, default=1.0, help="default: %(default)s")
     answers.add_argument(

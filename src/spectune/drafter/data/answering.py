@@ -103,7 +103,7 @@ class Answering:
     async def _ask(self, item: Item) -> None:
         index, planned = item
         try:
-            conversation = await converse(self.asker, planned, index, self.sampling)
+            conversation = await converse(self.asker, planned, self.sampling)
         except (ServerGone, AnswerFailed) as error:
             self._note_failure(item, error)
             return

@@ -20,7 +20,7 @@ Split = Literal["train", "held-out"]
 
 
 class DataSampling(Record):
-    """How the target answers. ``temperatures`` take turns by sample; every sample has a seed of its own."""
+    """How the target answers. Every sample has a seed and one of the ``temperatures``, by its prompt's id alone."""
 
     max_tokens: int = Field(default=512, ge=1)
     temperatures: tuple[float, ...] = Field(default=(0.0,), min_length=1)
@@ -28,13 +28,17 @@ class DataSampling(Record):
     seed: int = 0
     extra_body: dict[str, Any] = Field(default_factory=dict)
 
-    def temperature_of(self, index: int) -> float:
-        return self.temperatures[index % len(self.temperatures)]
+    def temperature_of(self, prompt_id: str) -> float:
+        """By chance, not in turn: categories take turns too, and each would have one temperature throughout."""
+        place = int.from_bytes(self._digest(prompt_id)[4:8], "big") % len(self.temperatures)
+        return self.temperatures[place]
 
     def seed_of(self, prompt_id: str) -> int:
         """Depends on nothing but the run's seed and the prompt, so a repeated sample is the same request."""
-        digest = hashlib.sha256(f"{self.seed}/{prompt_id}".encode()).digest()
-        return int.from_bytes(digest[:4], "big") >> 1
+        return int.from_bytes(self._digest(prompt_id)[:4], "big") >> 1
+
+    def _digest(self, prompt_id: str) -> bytes:
+        return hashlib.sha256(f"{self.seed}/{prompt_id}".encode()).digest()
 
 
 class PlannedSource(Record):

@@ -65,7 +65,7 @@ class _Rows:
         self.done.append(Row(name, ids, (span,), text, answer.finish_reason))
 
 
-async def converse(asker: Asker, planned: PlannedPrompt, index: int, sampling: DataSampling) -> Conversation:
+async def converse(asker: Asker, planned: PlannedPrompt, sampling: DataSampling) -> Conversation:
     """All turns of one prompt, each answered by the target; ends at a turn without an answer."""
     prompt = planned.prompt
     seed = sampling.seed_of(prompt.prompt_id)
@@ -80,7 +80,7 @@ async def converse(asker: Asker, planned: PlannedPrompt, index: int, sampling: D
         answer = await asker.ask(
             messages,
             max_tokens=prompt.output_tokens or sampling.max_tokens,
-            temperature=sampling.temperature_of(index),
+            temperature=sampling.temperature_of(prompt.prompt_id),
             top_p=sampling.top_p,
             seed=seed + turn,
             extra=sampling.extra_body,
