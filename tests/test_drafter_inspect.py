@@ -216,3 +216,20 @@ def test_a_scale_that_is_not_finite_is_found_in_a_quantised_gguf(tmp_path: Path)
     judged = view(found, "llamacpp", "draft-eagle3")
     assert judged.verdict == "fails"
     assert any("lack output_norm.weight, blk.0.attn_norm_2.weight" in f.message for f in judged.findings)
+
+
+@pytest.mark.parametrize("layers", [[1, 3, 5], [2, 6, 9]])
+def test_layers_that_no_engine_would_take_are_an_error_before_the_launch(
+    layers: list[int], target: Path, tmp_path: Path
+) -> None:
+    """`drafter train --layers` writes them under a key of its own; engines take the inputs of 2, 6 and 9 of 12."""
+    config = tiny.draft_config(spectune_layers_as_inputs=layers)
+    found = inspect_draft(str(tiny.write_draft(tmp_path / "draft", config=config)), target=str(target))
+    own = {view.engine: view for view in found.engines if view.own_method}
+    for engine in ("sglang", "vllm"):
+        messages = [finding.message for finding in own[engine].findings]
+        if layers == [2, 6, 9]:
+            assert (own[engine].verdict, messages) == ("fits", [])
+        else:
+            assert own[engine].verdict == "fails"
+            assert "inputs of layers [2, 6, 9], and the draft was trained on those of [1, 3, 5]" in messages[0]

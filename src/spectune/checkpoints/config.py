@@ -9,6 +9,8 @@ from spectune.checkpoints.config_values import ConfigValues, as_section
 from spectune.checkpoints.facts import AuxLayers, DeclaredBase, Quantization, Rope
 
 FILE = "config.json"
+LAYERS_KEY = "spectune_layers_as_inputs"
+"""Of drafts trained here, and unambiguous: engines number the same layers differently (by input or by output)."""
 NORM_KEYS = ("norm_before_residual", "norm_before_fc", "fc_norm", "use_aux_norm", "norm_output")
 _TEXT_SECTIONS = ("text_config", "llm_config", "language_config", "transformer_layer_config")
 _EXCLUDE_KEYS = (
@@ -35,6 +37,11 @@ _BASE_PLACES = (
     "target_model_name_or_path",
     "_name_or_path",
 )
+
+
+def trained_layers(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Target layers whose inputs a draft was trained on, where spectune wrote them."""
+    return ConfigValues([config], file=FILE).ids(LAYERS_KEY)
 
 
 def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

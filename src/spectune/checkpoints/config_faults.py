@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spectune.checkpoints.config import FILE, NORM_KEYS, text_section
+from spectune.checkpoints.config import FILE, LAYERS_KEY, NORM_KEYS, text_section
 from spectune.checkpoints.config_values import MAX_INT, as_section, is_number
 
 _WHOLE = (
@@ -18,7 +18,7 @@ _BOOLEAN = ("attention_bias", "mlp_bias", "tie_word_embeddings", *NORM_KEYS)
 _TEXT = ("hidden_act", "torch_dtype", "dtype")
 _ROTARY = ("rope_scaling", "rope_parameters")
 _ROTARY_ABOVE_ZERO = ("factor", "rope_theta", "low_freq_factor", "high_freq_factor")
-_LAYER_LISTS = ("eagle_aux_hidden_state_layer_ids", "spectune_layers_as_inputs")
+_LAYER_LISTS = ("eagle_aux_hidden_state_layer_ids", LAYERS_KEY)
 
 
 def config_faults(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spectune.checkpoints.config import text_section
+from spectune.checkpoints.config import LAYERS_KEY, text_section, trained_layers
 from spectune.checkpoints.config_values import ConfigValues
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.read import read_checkpoint
@@ -16,8 +16,6 @@ from spectune.errors import BadInput
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 _UNSUPPORTED_OPTIONS = ("norm_before_residual", "norm_before_fc", "fc_norm", "use_aux_norm", "norm_output")
-LAYERS_KEY = "spectune_layers_as_inputs"
-"""Ours, and unambiguous: engines number the same layers differently (by input or by output)."""
 DEFAULT_MAX_POSITIONS = 2048
 
 
@@ -190,7 +188,7 @@ def _config_of(facts: CheckpointFacts, folder: Path, target: CheckpointFacts) ->
 
 def _layers_as_inputs(facts: CheckpointFacts, num_layers: int) -> tuple[int, ...]:
     """``eagle_config`` numbers layers by their output, one less than the input it is; other places by input."""
-    own = ConfigValues([facts.config], file="config.json").ids(LAYERS_KEY)
+    own = trained_layers(facts.config)
     if own:
         return own
     if facts.aux_layers is None:

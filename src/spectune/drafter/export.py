@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from spectune.checkpoints.config import LAYERS_KEY
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.gguf import read_gguf
 from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.record import Record
-from spectune.drafter.config import LAYERS_KEY, unsaid
+from spectune.drafter.config import unsaid
 from spectune.drafter.draft_source import DraftSource, read_draft
 from spectune.drafter.engine_view import engine_view
 from spectune.drafter.export_forms import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from spectune.checkpoints.config import LAYERS_KEY
 from spectune.checkpoints.facts import CheckpointFacts
-from spectune.drafter.config import LAYERS_KEY
 from spectune.drafter.draft_source import DraftSource
 from spectune.drafter.gguf_write import (
     FILE_TYPES,

@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from dataclasses import replace
 
+from spectune.checkpoints.config import trained_layers
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.finite import scan_weights
 from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.record import Record
-from spectune.drafter.config import LAYERS_KEY
 from spectune.drafter.engine_view import EngineView, views_of
 from spectune.errors import BadInput
 from spectune.preflight.draft_fit_family import fc_tensor, identify, state_width
@@ -169,9 +169,9 @@ def layer_inputs(
     at the top level of a configuration are inputs. Nothing written means the
     engines' default.
     """
-    own = draft.config.get(LAYERS_KEY)
-    if isinstance(own, list) and own and all(type(layer) is int for layer in own):
-        return tuple(own), None
+    own = trained_layers(draft.config)
+    if own:
+        return own, None
     written = draft.aux_layers
     if written is None:
         if num_layers is None:

@@ -7,6 +7,7 @@ Both name the same states if each is read as it was written.
 
 from __future__ import annotations
 
+from spectune.checkpoints.config import LAYERS_KEY, trained_layers
 from spectune.checkpoints.facts import AuxLayers, CheckpointFacts
 from spectune.domain.findings import Finding, FindingKind, Severity
 from spectune.preflight.draft_fit_family import identify
@@ -47,7 +48,8 @@ CONVENTION = FindingKind(
         "SGLang reads `eagle_config.eagle_aux_hidden_state_layer_ids` as outputs of layers (and adds one), but "
         "ignores ids at the top level; for DeepSeek and Kimi targets it adds one only if the first id is 1. vLLM's "
         "first runner takes both places as inputs, as written; its second runner reads the top level only. One "
-        "layer off costs acceptance and fails nothing."
+        "layer off costs acceptance and fails nothing. Drafts trained by `spectune drafter train` on other layers than "
+        "the usual ones say so in a key of their own, which no engine reads: there it is an error."
     ),
     effect="acceptance a little to much lower than the draft could give, without any message",
     holds_for="SGLang 0.5.23, vLLM 0.32.0",
@@ -134,6 +136,11 @@ def convention_fits(situation: Situation) -> Judgement:
     draft, target = pair
     layers, written = target.num_layers, draft.aux_layers
     assert layers is not None
+    trained = trained_layers(draft.config)
+    if trained is not None and read_inputs(situation, draft, target) not in (None, trained):
+        return found(_untrained(situation, draft, trained))
+    if written is None and trained is not None:
+        return FINE
     if written is None:
         if target.layer_types is not None and "linear_attention" in target.layer_types:
             return FINE  # ``layers_attend`` has more to say
@@ -165,6 +172,20 @@ def convention_fits(situation: Situation) -> Judgement:
                 situation, written, read, f"they look like {meant} of the usual layers {list(usual)}"
             ),
         )
+    )
+
+
+def _untrained(situation: Situation, draft: CheckpointFacts, trained: tuple[int, ...]) -> Finding:
+    """The layers are known for sure: spectune trained or exported the draft, and its configuration says on which."""
+    assert situation.target is not None
+    read = read_inputs(situation, draft, situation.target)
+    return CONVENTION.found(
+        situation.subject,
+        f"{DESCRIBED[situation.engine]} takes the inputs of layers {list(read or ())}, and the draft was trained on "
+        f"those of {list(trained)}",
+        severity="error",
+        evidence=[(f"{draft.source}/config.json", f"{LAYERS_KEY}: {list(trained)}")],
+        remedy=f"write it in this engine's form: spectune drafter export --for {situation.engine}",
     )
 
 
