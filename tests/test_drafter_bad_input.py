@@ -379,3 +379,73 @@ def test_a_disk_that_is_full_while_the_rows_are_read_is_one_error(
         [sys.executable, "-m", "spectune", *words], capture_output=True, text=True, timeout=200, check=False
     )
     assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is 2 in the environment, without RANK, LOCAL_RANK"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two' in the environment, expected a whole number"),
+        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK is '-1' in the environment"),
+    ],
+)
+def test_what_is_left_of_a_torchrun_in_the_environment_is_named(
+    environment: dict[str, str],
+    message: str,
+    target: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert message in error_of(train_words(target, data, tmp_path / "run"), capsys)
+
+
+def test_a_dry_run_refuses_what_the_run_would(
+    target: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*train_words(target, data, tmp_path / "run"), "--batch-size", "99"]
+    said = [error_of([*words, *more], capsys).splitlines()[-1] for more in (["--dry-run"], [])]
+    assert said[0] == said[1] and "fewer than one batch of 99" in said[0]
+
+
+def test_a_row_that_is_all_answer_cannot_be_answered_again(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row([], [6, 7, 9, 2], name="bare", split="held-out"), row([3, 4], [6, 7, 2], name="p")]
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    draft = write_draft(tmp_path / "draft", random_draft(draft_config(target)))
+    message = error_of(evaluate_words(target, file, draft), capsys)
+    assert "1 held-out rows have no token before their answer (bare)" in message
+    assert main([*evaluate_words(target, file, draft), "--answers", "recorded"]) == 0
+
+
+def test_a_data_set_under_way_is_not_taken_for_a_whole_one(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "d"
+    words = ["drafter", "data", "--out", str(out), "--generate", "4", "--shard-size", "2", "--url"]
+    with vllm_like(Script()) as server:
+        assert main([*words, server.url]) == 0
+    for number, done in ((1, 2), (0, 0)):
+        for suffix in (".json", ".parquet"):
+            (out / "parts" / f"part-0000{number}{suffix}").unlink()
+        capsys.readouterr()
+        said = error_of(train_words(target, out, tmp_path / "run"), capsys)  # of ids that this target lacks
+        assert f"finished files have {done} of its 4 prompts; the command that made it goes on" in said
+    assert "token id" not in said and not (tmp_path / "run").exists()
+
+
+def test_a_damaged_shard_is_found_before_its_likelihood_is_asked(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "d"
+    with vllm_like(Script()) as server:
+        assert main(["drafter", "data", "--out", str(out), "--url", server.url, "--generate", "2"]) == 0
+    capsys.readouterr()
+    shard = out / "parts" / "part-00000.parquet"
+    shard.write_bytes(shard.read_bytes()[:-20])
+    words = ["drafter", "data", "--out", str(out), "--check-likelihood", "2", "--target", str(target)]
+    assert "part-00000.parquet: is damaged: sha256" in error_of(words, capsys)

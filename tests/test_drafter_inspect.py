@@ -232,4 +232,6 @@ def test_layers_that_no_engine_would_take_are_an_error_before_the_launch(
             assert (own[engine].verdict, messages) == ("fits", [])
         else:
             assert own[engine].verdict == "fails"
-            assert "inputs of layers [2, 6, 9], and the draft was trained on those of [1, 3, 5]" in messages[0]
+            assert (
+                "inputs of layers [2, 6, 9], and the draft was trained on those of [1, 3, 5]" in messages[0]
+            )

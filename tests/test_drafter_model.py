@@ -123,6 +123,34 @@ def test_attention_in_blocks_gives_the_same_values_and_gradients(
     torch.testing.assert_close(gradient(), at_once, rtol=1e-4, atol=1e-6)
 
 
+def test_evaluation_of_a_long_context_holds_no_more_scores_than_a_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        size = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            out = func(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and out.dim() == 5:
+                self.size = max(self.size, out.numel())
+            return out
+
+    draft = random_draft(draft_config(write_tiny_target(tmp_path)))
+    x = torch.randn(1, 200, 2 * draft.config.hidden_size)
+    attention, starts_BM = draft.midlayer.self_attn, torch.arange(200)[None]
+    turn = draft._turn(starts_BM)
+    with torch.no_grad(), Largest() as seen:
+        queries, prefix = attention.queries(x, turn), attention.keys(x, turn)
+        at_once = attention(queries, prefix, starts_BM, [])
+        assert seen.size >= 4 * 200 * 200
+        seen.size = 0
+        monkeypatch.setattr(model_module, "_SCORES_KEPT", 20_000)
+        torch.testing.assert_close(attention(queries, prefix, starts_BM, []), at_once)
+        assert seen.size <= 20_000
+
+
 def test_llama3_scaling_equals_transformers(tmp_path: Path) -> None:
     scaling = {
         "rope_type": "llama3",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +234,7 @@ def test_a_failed_reading_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").touch()
     with pytest.raises(BadInput, match=r"data.jsonl: is empty"):
         prepare(tmp_path, tmp_path / "data.jsonl")
-    assert [path.name for path in tmp_path.iterdir()] == ["data.jsonl"]
+    assert {path.name for path in tmp_path.iterdir()} == {"data.jsonl", ".rows.lock"}
 
 
 def test_more_training_rows_than_there_are_is_refused(tmp_path: Path) -> None:
@@ -246,3 +247,46 @@ def test_more_training_rows_than_there_are_is_refused(tmp_path: Path) -> None:
 def test_data_without_training_rows_says_so() -> None:
     with pytest.raises(BadInput, match="no training rows"):
         Plan(np.zeros(0, np.int64), np.zeros(0, np.int64), 8, 0)
+
+
+@pytest.mark.parametrize("name", ["tokens.i32", "mask.u8", "offsets.i64", "splits.u8", "rows.json"])
+@pytest.mark.parametrize("kept", [0, 5, None])
+def test_rows_that_are_not_all_on_disk_are_read_again(tmp_path: Path, name: str, kept: int | None) -> None:
+    """A machine that stops may keep the last file and lose what the first ones held."""
+    path = write_jsonl(tmp_path / "d.jsonl", ROWS)
+    prepare(tmp_path, path)
+    file = tmp_path / "rows" / name
+    if kept is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:kept])
+    again = prepare(tmp_path, path)
+    assert [again.row(index)[0].tolist() for index in range(3)] == [item["input_ids"] for item in ROWS]
+
+
+def test_runs_that_share_a_folder_take_turns(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "d.jsonl", ROWS * 300)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: prepare(tmp_path, path), range(4)))
+    assert {(len(rows), rows.fingerprint) for rows in found} == {(900, found[0].fingerprint)}
+    assert len(prepare(tmp_path, path)) == 900
+
+
+def test_rows_that_a_run_did_not_begin_with_do_not_replace_its_own(tmp_path: Path) -> None:
+    path, other = (
+        write_jsonl(tmp_path / name, rows) for name, rows in (("a.jsonl", ROWS), ("b.jsonl", ROWS[:2]))
+    )
+    begun = prepare(tmp_path, path).fingerprint
+    kept = (tmp_path / "rows" / "tokens.i32").stat().st_ino
+    with pytest.raises(BadInput, match=f"rows was {begun}, now .*; give the data it began with"):
+        prepare_rows([other], tmp_path / "rows", max_length=100, vocab_size=50, expected=begun)
+    assert (tmp_path / "rows" / "tokens.i32").stat().st_ino == kept
+
+
+def test_a_folder_of_rows_that_is_somebody_elses_is_not_replaced(tmp_path: Path) -> None:
+    """`--data rows/mine.jsonl --cache .`: the rows made from the data would lie where the data are."""
+    (tmp_path / "rows").mkdir()
+    path = write_jsonl(tmp_path / "rows" / "mine.jsonl", ROWS)
+    with pytest.raises(BadInput, match=r"holds mine.jsonl, which is not ours.*another --out or --cache"):
+        prepare(tmp_path, path)
+    assert path.exists()

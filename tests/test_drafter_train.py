@@ -7,6 +7,8 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -430,3 +432,90 @@ def test_runs_on_some_of_the_rows_share_the_features_of_all(inputs: dict[str, An
     assert sum("feature cache" in note for note in notes) == 1
     assert (tmp_path / "cache" / "features" / "shard-00000.safetensors").stat() == made
     assert not (tmp_path / "few" / "features").exists()
+
+
+def test_a_run_that_goes_on_from_between_two_reports_ends_with_the_same_loss(
+    inputs: dict[str, Any], tmp_path: Path
+) -> None:
+    """The loss told is a mean since the last report: a checkpoint in between must not shorten it."""
+
+    class Stop(Exception):
+        pass
+
+    def stop_at(step: int) -> Callable[[StepReport], None]:
+        def stop(report: StepReport) -> None:
+            if report.step >= step:
+                raise Stop
+
+        return stop
+
+    look = Cadence(report_every_steps=10, evaluate_every_steps=100, save_every_steps=7)
+    options = OPTIONS.model_copy(update={"max_steps": 20})
+    whole = train(options, out=tmp_path / "whole", cadence=look, **inputs)
+    with pytest.raises(Stop):
+        train(options, out=tmp_path / "cut", cadence=replace(look, on_report=stop_at(20)), **inputs)
+    again = train(options, out=tmp_path / "cut", cadence=look, **inputs)
+    assert again.final_loss == pytest.approx(whole.final_loss, rel=1e-6)
+    assert losses(tmp_path / "cut") == pytest.approx(losses(tmp_path / "whole"), rel=1e-6)
+
+
+def test_other_data_in_the_folder_of_a_run_are_refused_and_its_rows_stay(
+    inputs: dict[str, Any], undisturbed: tuple[Path, TrainResult], tmp_path: Path
+) -> None:
+    out, _ = undisturbed
+    kept = (out / "rows" / "tokens.i32").stat().st_ino
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(inputs["data"][0].read_text().splitlines(keepends=True)[:30]))
+    with pytest.raises(
+        BadInput, match=r"begun with other settings: rows was .*; give the data it began with"
+    ):
+        train(OPTIONS, out=out, **{**inputs, "data": [other]})
+    assert (out / "rows" / "tokens.i32").stat().st_ino == kept
+
+
+def test_a_folder_with_somebodys_draft_is_not_taken_for_a_run(inputs: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "draft").mkdir()
+    with pytest.raises(BadInput, match=r"holds draft and no run.json: not a run"):
+        train(OPTIONS, out=tmp_path, **inputs)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "lock"] == ["draft"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("features/cache.json", "[]", "cache.json: not the description of a cache; delete the folder"),
+        ("features/cache.json", '{"made_from": null}', "cache.json: not the description of a cache"),
+        ("features/ends.safetensors", "short", "ends.safetensors: damaged.*delete it, and it is made again"),
+        ("checkpoints/step-00000014/state.json", '{"step": 3}', "state.json says step 3; delete it to go on"),
+        ("checkpoints/step-00000014/optimizer.safetensors", None, "not a checkpoint of this run: exp_avg"),
+    ],
+)
+def test_what_is_not_this_runs_own_is_named_and_what_to_do(
+    name: str, content: str | None, message: str, inputs: dict[str, Any], tmp_path: Path
+) -> None:
+    options = OPTIONS.model_copy(update={"max_steps": 14})
+    train(options, out=tmp_path / "run", cadence=cadence(), **inputs)
+    (tmp_path / "run" / "result.json").unlink()
+    file = tmp_path / "run" / name
+    if content is None:
+        file.write_bytes((file.parent / "model.safetensors").read_bytes())
+    else:
+        file.write_text(content)
+    with pytest.raises(BadInput, match=message):
+        train(options, out=tmp_path / "run", cadence=cadence(), **inputs)
+
+
+def test_the_targets_ends_are_made_again_where_they_are_missing(
+    inputs: dict[str, Any], tmp_path: Path
+) -> None:
+    options = OPTIONS.model_copy(update={"max_steps": 2})
+    train(options, out=tmp_path / "run", cadence=cadence(), **inputs)
+    (tmp_path / "run" / "result.json").unlink()
+    (tmp_path / "run" / "features" / "ends.safetensors").unlink()
+    assert train(options, out=tmp_path / "run", cadence=cadence(), **inputs).num_steps == 2
+
+
+def test_rows_longer_than_the_target_reads_are_refused(inputs: dict[str, Any], tmp_path: Path) -> None:
+    short = str(write_tiny_target(tmp_path / "short", max_position_embeddings=16))
+    with pytest.raises(BadInput, match=r"reads at most 16; give --max-length 16"):
+        train(OPTIONS, out=tmp_path / "run", **{**inputs, "target_source": short})

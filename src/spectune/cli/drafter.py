@@ -45,7 +45,7 @@ def run_drafter(args: argparse.Namespace) -> int:
 
 def train_command(args: argparse.Namespace) -> int:
     from spectune.drafter.floor import measure_matrix_rate
-    from spectune.drafter.processes import choose_device
+    from spectune.drafter.processes import choose_device, is_first_process, number_of
     from spectune.drafter.train import Cadence, train
 
     options, data = train_options(args), data_files(args.data)
@@ -54,13 +54,13 @@ def train_command(args: argparse.Namespace) -> int:
         check_out("--cache", Path(args.cache), own="run.json")
     if args.dry_run:
         return _dry_run(args, options, data)
-    device = choose_device(args.device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+    device = choose_device(args.device, local_rank=number_of("LOCAL_RANK", 0))
     cadence = Cadence(
         evaluate_every_steps=args.evaluate_every,
         save_every_steps=args.save_every,
         num_held_out_rows=args.held_out_rows,
         on_report=lambda report: say(report_line(report)),
-        on_note=say if os.environ.get("RANK", "0") == "0" else lambda _: None,
+        on_note=say if is_first_process() else lambda _: None,
     )
     try:
         result = train(
@@ -75,7 +75,7 @@ def train_command(args: argparse.Namespace) -> int:
         )
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; run the same command again to go on with {args.out}") from None
-    if os.environ.get("RANK", "0") != "0":
+    if not is_first_process():
         return 0
     if args.json:
         _print_json(result.model_dump(mode="json"))
@@ -97,6 +97,7 @@ def train_command(args: argparse.Namespace) -> int:
 def _dry_run(args: argparse.Namespace, options: TrainOptions, data: Sequence[Path]) -> int:
     """Reads the data into a temporary folder; neither the target's weights nor ``--out`` are touched."""
     from spectune.checkpoints.read import read_checkpoint
+    from spectune.drafter.batches import Plan
     from spectune.drafter.config import config_for_target
     from spectune.drafter.features import bytes_per_token
     from spectune.drafter.floor import train_operations_per_token
@@ -110,18 +111,18 @@ def _dry_run(args: argparse.Namespace, options: TrainOptions, data: Sequence[Pat
             data, Path(scratch) / "rows", max_length=options.max_length, vocab_size=config.vocab_size
         ).with_train_rows(options.num_train_rows, seed=options.seed)
         vocabulary = choose_vocabulary(rows, size=config.draft_vocab_size, vocab_size=config.vocab_size)
-        num_train, num_tokens = len(rows.of_split("train")), int(rows.offsets[-1])
-    per_epoch = num_train // options.batch_size
+        train_rows, num_tokens = rows.of_split("train"), int(rows.offsets[-1])
+        plan = Plan(train_rows, rows.lengths()[train_rows], options.batch_size, options.seed)
     operations = train_operations_per_token(config, num_steps=options.num_test_steps)
     document: dict[str, Any] = {
         "schema_version": 1,
-        "num_train_rows": num_train,
+        "num_train_rows": len(train_rows),
         "num_tokens": num_tokens,
         "layers": list(config.layers),
         "num_parameters": config.num_parameters,
         "vocabulary_coverage": vocabulary.coverage,
         "held_out_coverage": vocabulary.held_out_coverage,
-        "num_steps": options.max_steps or max(1, round(options.epochs * per_epoch)),
+        "num_steps": options.max_steps or max(1, round(options.epochs * plan.steps_per_epoch)),
         "feature_cache_bytes": num_tokens * bytes_per_token(config, dtype=options.dtype)
         if options.features == "cache"
         else 0,
@@ -169,6 +170,7 @@ def data_files(paths: Sequence[str]) -> list[Path]:
     Raises ``BadInput``.
     """
     from spectune.drafter.data.parts import check_file, whole_files
+    from spectune.drafter.data.plan import unfinished
 
     found: list[Path] = []
     for path in map(Path, paths):
@@ -176,7 +178,13 @@ def data_files(paths: Sequence[str]) -> list[Path]:
             check_file(path)
             found.append(path)
             continue
-        inside = whole_files(path) or next(
+        note = unfinished(path)
+        inside = whole_files(path)
+        if note is not None and not inside:
+            raise BadInput(note)
+        if note is not None and os.environ.get("RANK", "0") == "0":
+            say(f"note: {note}")
+        inside = inside or next(
             (
                 some
                 for pattern in ("parts/*.parquet", "*.parquet", "*.jsonl*")

@@ -114,7 +114,7 @@ def data_request(args: argparse.Namespace) -> DataRequest:
     """Raises ``BadInput``."""
     sources = [PromptSource("generated", count=args.generate)] if args.generate else []
     sources += [PromptSource(name) for name in args.prompts]
-    categories = tuple(filter(None, (args.categories or "").split(","))) or CATEGORIES
+    categories = CATEGORIES if args.categories is None else tuple(filter(None, args.categories.split(",")))
     try:
         temperatures = tuple(float(part) for part in args.temperature.split(","))
     except ValueError:

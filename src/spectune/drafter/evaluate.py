@@ -175,6 +175,12 @@ def _prompts(rows: Rows, target: Target, options: EvaluateOptions, on_progress: 
         return found
     on_progress(f"the target answers {len(found)} prompts again")
     begun = [prompt.ids[: int(prompt.mask.argmax())] for prompt in found]
+    bare = [prompt.prompt_id for prompt, begin in zip(found, begun, strict=True) if not len(begin)]
+    if bare:
+        raise BadInput(
+            f"{len(bare)} held-out rows have no token before their answer ({', '.join(bare[:3])}), so there is "
+            "nothing to answer; leave them out, or give --answers recorded"
+        )
     answers = continue_prompts(
         target,
         begun,

@@ -123,13 +123,26 @@ class CachePlan:
             raise BadInput(
                 f"{self.folder}/cache.json: not JSON; delete the folder to make it again"
             ) from error
-        if described.get("made_from") != self.made_from:
-            changed = [k for k, v in self.made_from.items() if described.get("made_from", {}).get(k) != v]
+        made_from = described.get("made_from") if isinstance(described, dict) else None
+        if not isinstance(made_from, dict):
             raise BadInput(
-                f"{self.folder}: these features were made with other {', '.join(changed)}; "
-                "delete the folder, or give another --out"
+                f"{self.folder}/cache.json: not the description of a cache; delete the folder to make it again"
+            )
+        if made_from != self.made_from:
+            changed = [key for key, value in self.made_from.items() if made_from.get(key) != value]
+            raise BadInput(
+                f"{self.folder}: these features were made with other {', '.join(changed) or 'settings'}; "
+                "delete the folder, or give another --cache or --out"
             )
         return [number for number in range(len(self.shards)) if not self.shard_path(number).exists()]
+
+    @property
+    def ends_path(self) -> Path:
+        return self.folder / "ends.safetensors"
+
+    def is_whole(self) -> bool:
+        """Raises ``BadInput`` as ``missing`` does."""
+        return not self.missing() and self.ends_path.exists()
 
     def check_space(self, missing: list[int]) -> None:
         """Raises ``EnvironmentFailed`` if what is missing does not fit the disk."""
@@ -150,7 +163,7 @@ def make_cache(plan: CachePlan, target: Target, *, writes: bool, on_progress: Pr
         plan.check_space(missing)
         description = {"made_from": plan.made_from, "num_bytes": plan.num_bytes, "shards": plan.shards}
         write_atomically(plan.folder / "cache.json", json.dumps(description) + "\n")
-        write_tensors(plan.folder / "ends.safetensors", target.ends.tensors())
+        write_tensors(plan.ends_path, target.ends.tensors())
     for done, number in enumerate(missing):
         tensors = _shard(plan, target, *plan.shards[number])
         if writes:
@@ -200,7 +213,7 @@ class Cached:
             [np.full(last - first, number) for number, (first, last) in enumerate(plan.shards)]
         )
         self._open: dict[int, Any] = {}
-        self.ends = Ends.of_tensors(read_tensors(plan.folder / "ends.safetensors"), device=device)
+        self.ends = _read_ends(plan.ends_path, device=device)
         for number in range(len(plan.shards)):
             self._shard(number)
 
@@ -244,6 +257,16 @@ class Cached:
                 )
             self._open[number] = file
         return self._open[number]
+
+
+def _read_ends(path: Path, *, device: str) -> Ends:
+    try:
+        tensors = read_tensors(path)
+    except BadInput as error:
+        raise BadInput(f"{error}; delete it, and it is made again") from error
+    if "embedding" not in tensors:
+        raise BadInput(f"{path}: holds no embedding; delete it, and it is made again")
+    return Ends.of_tensors(tensors, device=device)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from spectune.drafter.config import DraftConfig
 from spectune.errors import BadInput
 
 _SCORES_KEPT = 64_000_000
-"""Attention scores of one step above which they are computed again in the backward pass, not kept."""
+"""Attention scores of one step above which they are computed in blocks, and again in the backward pass, not kept."""
 
 
 @dataclass(frozen=True)
@@ -106,22 +107,14 @@ class Attention(nn.Module):
         B, H, M, C = q_BHMC.shape
         own_parts = [part for keys in own for part in (keys.k, keys.v)]
         wanted = B * H * M * (prefix.k.shape[2] + len(own))
-        if wanted > _SCORES_KEPT and torch.is_grad_enabled():
+        if wanted > _SCORES_KEPT:
+            attend = partial(checkpoint, _attend, use_reentrant=False) if torch.is_grad_enabled() else _attend
             blocks = range(0, M, max(1, M * _SCORES_KEPT // wanted))
             pieces = []
             for first in blocks:
                 rows = slice(first, first + blocks.step)
                 parts = [part[:, :, rows] for part in own_parts]
-                piece = checkpoint(
-                    _attend,
-                    q_BHMC[:, :, rows],
-                    prefix.k,
-                    prefix.v,
-                    starts_BM[:, rows],
-                    *parts,
-                    use_reentrant=False,
-                )
-                pieces.append(piece)
+                pieces.append(attend(q_BHMC[:, :, rows], prefix.k, prefix.v, starts_BM[:, rows], *parts))
             mixed = torch.cat(pieces, dim=2)
         else:
             mixed = _attend(q_BHMC, prefix.k, prefix.v, starts_BM, *own_parts)

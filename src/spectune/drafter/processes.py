@@ -15,6 +15,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from spectune.errors import BadInput
 
+_RENDEZVOUS = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
 
 @dataclass(frozen=True)
 class World:
@@ -29,13 +31,30 @@ class World:
         return self.rank == 0
 
 
+def number_of(name: str, default: int) -> int:
+    """Of the environment. Raises ``BadInput``."""
+    text = os.environ.get(name, str(default))
+    if not (text.isascii() and text.isdecimal()):
+        raise BadInput(f"{name} is {text!r} in the environment, expected a whole number, as torchrun sets it")
+    return int(text)
+
+
+def is_first_process() -> bool:
+    """Whether this one speaks for all."""
+    return number_of("WORLD_SIZE", 1) <= 1 or number_of("RANK", 0) == 0
+
+
 @contextmanager
 def join_world(device: str) -> Iterator[World]:
     """From torchrun's environment; alone without one. ``device``: ``auto``, ``cpu`` or ``cuda``."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    rank = int(os.environ.get("RANK", "0"))
-    chosen = choose_device(device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
-    if size == 1:
+    size, rank = number_of("WORLD_SIZE", 1), number_of("RANK", 0)
+    chosen = choose_device(device, local_rank=number_of("LOCAL_RANK", 0))
+    if size > 1 and (absent := [name for name in _RENDEZVOUS if name not in os.environ]):
+        raise BadInput(
+            f"WORLD_SIZE is {size} in the environment, without {', '.join(absent)}: start several processes with "
+            "torchrun, or take WORLD_SIZE out of the environment"
+        )
+    if size <= 1:
         yield World(0, 1, chosen)
         return
     dist.init_process_group("nccl" if chosen.startswith("cuda") else "gloo")
@@ -52,6 +71,11 @@ def choose_device(device: str, *, local_rank: int = 0) -> str:
         return "cpu"
     if not have_gpu:
         raise BadInput(f"--device {device}: torch sees no GPU here; use --device cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise BadInput(
+            f"--device {device}: process {local_rank} of this machine has no GPU: torch sees "
+            f"{torch.cuda.device_count()}; start as many processes"
+        )
     torch.cuda.set_device(local_rank)
     return f"cuda:{local_rank}"
 

@@ -11,21 +11,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import json
+import os
 import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spectune.errors import BadInput
+from spectune.errors import BadInput, EnvironmentFailed
 from spectune.store.study_dir import write_atomically
 
 Ints = npt.NDArray[Any]
@@ -34,6 +36,10 @@ _NEEDED = tuple(name for name in COLUMNS if name != "category")
 _NO_CATEGORY = "none"
 """As the manifest of a data set counts prompts without one."""
 SPLITS = ("train", "held-out")
+_FILES = (
+    *("tokens.i32", "mask.u8", "offsets.i64", "splits.u8", "categories.i32"),
+    *("prompts.jsonl", "rows.json"),
+)
 _SHOWN = 3
 _ROWS_AT_ONCE = 512
 _LEFT_OUT = 255
@@ -71,6 +77,15 @@ class Rows:
     def lengths(self) -> Ints:
         return np.diff(self.offsets)
 
+    def check_length(self, limit: int | None, *, target: str) -> None:
+        """Raises ``BadInput`` for rows longer than the target reads: no server of it has answered them either."""
+        longest = int(self.lengths().max())
+        if limit is not None and longest > limit:
+            raise BadInput(
+                f"--max-length: a row has {longest} tokens, and {target} reads at most {limit}; give --max-length "
+                f"{limit}"
+            )
+
     def of_split(self, split: str) -> Ints:
         """Indexes of the rows of one split."""
         return np.flatnonzero(self.splits == SPLITS.index(split))
@@ -100,29 +115,58 @@ class Rows:
             return [json.loads(line) for line in file]
 
 
-def prepare_rows(files: Sequence[Path], folder: Path, *, max_length: int, vocab_size: int) -> Rows:
-    """Reads ``files`` into ``folder``, or finds them there already. Raises ``BadInput``."""
+def prepare_rows(
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    max_length: int,
+    vocab_size: int,
+    expected: str | None = None,
+) -> Rows:
+    """Reads ``files`` into ``folder``, or finds them there already. Raises ``BadInput``.
+
+    Runs that share the folder take turns. ``expected``: the only fingerprint that may replace what is there.
+    """
     if not files:
         raise BadInput("no data: give at least one Parquet or JSONL file")
     made_from = {"files": [_identity(path) for path in files], "max_length": max_length, "vocab": vocab_size}
-    described = _read_description(folder)
-    if described is None or described["made_from"] != made_from:
-        _write_rows(files, folder, made_from, max_length=max_length, vocab_size=vocab_size)
-        described = _read_description(folder)
-    if described is None:
-        raise BadInput(f"{folder}: rows.json is gone; delete the folder and start again")
-    return Rows(
-        folder=folder,
-        tokens=np.memmap(folder / "tokens.i32", dtype=np.int32, mode="r"),
-        mask=np.memmap(folder / "mask.u8", dtype=np.uint8, mode="r"),
-        offsets=np.fromfile(folder / "offsets.i64", dtype=np.int64),
-        splits=np.fromfile(folder / "splits.u8", dtype=np.uint8),
-        categories=np.fromfile(folder / "categories.i32", dtype=np.int32),
-        category_names=tuple(described["categories"]),
-        fingerprint=described["fingerprint"],
-        num_truncated=described["num_truncated"],
-        num_too_long=described["num_too_long"],
-    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        rows = _whole_rows(folder, made_from)
+        if rows is None:
+            _write_rows(
+                files, folder, made_from, max_length=max_length, vocab_size=vocab_size, expected=expected
+            )
+            rows = _whole_rows(folder, made_from)
+    if rows is None:
+        raise EnvironmentFailed(f"{folder}: does not read back as it was written: is the disk in order?")
+    return rows
+
+
+def _whole_rows(folder: Path, made_from: dict[str, Any]) -> Rows | None:
+    """``None``: not there, made from something else, or cut short where the machine stopped before the disk had it."""
+    try:
+        described = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
+        if described["made_from"] != made_from:
+            return None
+        rows = Rows(
+            folder=folder,
+            tokens=np.memmap(folder / "tokens.i32", dtype=np.int32, mode="r"),
+            mask=np.memmap(folder / "mask.u8", dtype=np.uint8, mode="r"),
+            offsets=np.fromfile(folder / "offsets.i64", dtype=np.int64),
+            splits=np.fromfile(folder / "splits.u8", dtype=np.uint8),
+            categories=np.fromfile(folder / "categories.i32", dtype=np.int32),
+            category_names=tuple(described["categories"]),
+            fingerprint=described["fingerprint"],
+            num_truncated=described["num_truncated"],
+            num_too_long=described["num_too_long"],
+        )
+        sizes = (len(rows), len(rows.splits), len(rows.categories))
+        whole = set(sizes) == {described["num_rows"]}
+        return rows if whole and len(rows.tokens) == len(rows.mask) == rows.offsets[-1] else None
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
 
 
 def _identity(path: Path) -> list[Any]:
@@ -131,14 +175,6 @@ def _identity(path: Path) -> list[Any]:
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}") from error
     return [str(path.resolve()), status.st_size, status.st_mtime_ns]
-
-
-def _read_description(folder: Path) -> dict[str, Any] | None:
-    try:
-        described = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return described if isinstance(described, dict) else None
 
 
 @dataclass
@@ -157,13 +193,29 @@ class _Written:
 
 
 def _write_rows(
-    files: Sequence[Path], folder: Path, made_from: dict[str, Any], *, max_length: int, vocab_size: int
+    files: Sequence[Path],
+    folder: Path,
+    made_from: dict[str, Any],
+    *,
+    max_length: int,
+    vocab_size: int,
+    expected: str | None,
 ) -> None:
+    foreign = sorted({path.name for path in folder.iterdir()} - set(_FILES)) if folder.is_dir() else []
+    if foreign:
+        raise BadInput(
+            f"{folder}: holds {foreign[0]}, which is not ours, so it is not replaced; give another --out or --cache"
+        )
     scratch = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
-        _write_scratch(files, scratch, made_from, max_length=max_length, vocab_size=vocab_size)
+        fingerprint = _write_scratch(files, scratch, made_from, max_length=max_length, vocab_size=vocab_size)
+        if expected not in (None, fingerprint):
+            raise BadInput(
+                f"{folder.parent}: begun with other settings: rows was {expected}, now {fingerprint}; give the data "
+                "it began with, or another --out"
+            )
         shutil.rmtree(folder, ignore_errors=True)
         scratch.rename(folder)
     finally:
@@ -172,11 +224,12 @@ def _write_rows(
 
 def _write_scratch(
     files: Sequence[Path], scratch: Path, made_from: dict[str, Any], *, max_length: int, vocab_size: int
-) -> None:
+) -> str:
+    """The fingerprint."""
     seen = _Written()
     with ExitStack() as stack:
-        tokens, mask = (stack.enter_context((scratch / n).open("wb")) for n in ("tokens.i32", "mask.u8"))
-        prompts = stack.enter_context((scratch / "prompts.jsonl").open("w", encoding="utf-8"))
+        names = ("tokens.i32", "mask.u8", "prompts.jsonl")
+        tokens, mask, prompts = (stack.enter_context((scratch / name).open("wb")) for name in names)
         for path in files:
             for number, row in enumerate(read_rows(path), start=1):
                 ids, marks = _checked(row, f"{path}: row {number}", vocab_size)
@@ -185,12 +238,14 @@ def _write_scratch(
                 ids, marks = ids[:max_length], marks[:max_length]
                 tokens.write(ids.tobytes())
                 mask.write(marks.tobytes())
-                prompts.write(json.dumps(str(row["prompt_id"])) + "\n")
+                prompts.write(json.dumps(str(row["prompt_id"])).encode() + b"\n")
                 seen.hash.update(ids.tobytes() + marks.tobytes() + row["split"].encode())
                 seen.offsets.append(seen.offsets[-1] + len(ids))
                 seen.splits.append(SPLITS.index(row["split"]))
                 name = _NO_CATEGORY if row.get("category") is None else str(row["category"])
                 seen.categories.append(seen.names.setdefault(name, len(seen.names)))
+        for file in (tokens, mask, prompts):
+            _flush(file)
     if seen.num_empty:
         raise BadInput(
             f"{seen.num_empty} rows have no answer token (their loss_mask is 0 throughout): "
@@ -199,9 +254,9 @@ def _write_scratch(
         )
     if not seen.splits:
         raise BadInput(f"{', '.join(map(str, files))}: no rows of at most {max_length} tokens with an answer")
-    np.asarray(seen.offsets, np.int64).tofile(scratch / "offsets.i64")
-    np.asarray(seen.splits, np.uint8).tofile(scratch / "splits.u8")
-    np.asarray(seen.categories, np.int32).tofile(scratch / "categories.i32")
+    _write_array(scratch / "offsets.i64", np.asarray(seen.offsets, np.int64))
+    _write_array(scratch / "splits.u8", np.asarray(seen.splits, np.uint8))
+    _write_array(scratch / "categories.i32", np.asarray(seen.categories, np.int32))
     description = {
         "made_from": made_from,
         "categories": list(seen.names),
@@ -211,6 +266,18 @@ def _write_scratch(
         "num_too_long": seen.num_too_long,
     }
     write_atomically(scratch / "rows.json", json.dumps(description, indent=1) + "\n")
+    return str(description["fingerprint"])
+
+
+def _write_array(path: Path, array: Ints) -> None:
+    with path.open("wb") as file:
+        file.write(array.tobytes())
+        _flush(file)
+
+
+def _flush(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _keep(seen: _Written, ids: Ints, marks: Ints, place: str, max_length: int) -> bool:

@@ -21,7 +21,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,15 +36,36 @@ from spectune.errors import BadInput, EnvironmentFailed
 from spectune.store.study_dir import write_atomically
 
 _KEPT_CHECKPOINTS = 2
+_OURS = ("checkpoints", "draft", "result.json")
+"""What is written into a run only after its ``run.json``."""
+_SHOWN = 60
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """Everything that training goes on from. The order of rows follows from the step alone."""
 
+    folder: Path
     step: int
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
+
+    def check_fits(
+        self, shapes: Mapping[str, tuple[int, ...]], *, moments: tuple[str, ...], num_steps: int
+    ) -> None:
+        """Raises ``BadInput`` for files that are whole, and not of a run over parameters of these shapes."""
+        of_moments = {f"{moment}.{name}": shape for name, shape in shapes.items() for moment in moments}
+        problems = [
+            f"{name} is missing or of another shape"
+            for there, wanted in ((self.model, shapes), (self.optimizer, of_moments))
+            for name, shape in wanted.items()
+            if name not in there or tuple(there[name].shape) != shape
+        ]
+        problems += [f"it is of step {self.step}, the last is {num_steps}"] if self.step > num_steps else []
+        if problems:
+            raise BadInput(
+                f"{self.folder}: not a checkpoint of this run: {problems[0]}; delete it to go on from the one before"
+            )
 
 
 @dataclass(frozen=True)
@@ -72,10 +93,21 @@ class RunDir:
 
         Before the first checkpoint there is nothing to keep apart, and a first try may have failed.
         """
+        if self._has_begun():
+            self.check(description)
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        _write_text(self.path / "run.json", json.dumps(description, indent=1) + "\n")
+
+    def check(self, description: dict[str, Any]) -> None:
+        """Raises ``BadInput`` if a begun run is another one, as far as ``description`` goes."""
         file = self.path / "run.json"
-        if not file.exists() or not (self.checkpoints() or (self.path / "result.json").exists()):
-            self.path.mkdir(parents=True, exist_ok=True)
-            _write_text(file, json.dumps(description, indent=1) + "\n")
+        if not file.exists() and (foreign := [x for x in _OURS if (self.path / x).exists()]):
+            raise BadInput(
+                f"{self.path}: holds {foreign[0]} and no run.json: not a run, so nothing of it is replaced; give "
+                "another --out"
+            )
+        if not self._has_begun():
             return
         try:
             before = json.loads(file.read_text(encoding="utf-8"))
@@ -84,11 +116,24 @@ class RunDir:
         if not isinstance(before, dict):
             raise BadInput(f"{file}: not the description of a run; give another --out")
         # Only what has been recorded counts: an option added by a later version has its default.
-        changed = _differences(before, description)
+        changed = _differences({key: before[key] for key in description if key in before}, description)
         if changed:
             raise BadInput(
                 f"{self.path}: begun with other settings: {'; '.join(changed)}; give another --out"
             )
+
+    def _has_begun(self) -> bool:
+        is_worth_keeping = self.checkpoints() or (self.path / "result.json").exists()
+        return (self.path / "run.json").exists() and bool(is_worth_keeping)
+
+    def begun_rows(self) -> str | None:
+        """Fingerprint of the rows that a begun run goes on with; ``begin`` tells what else is wrong."""
+        if not self._has_begun():
+            return None
+        try:
+            return str(json.loads((self.path / "run.json").read_text(encoding="utf-8"))["rows"])
+        except (ValueError, KeyError, TypeError):
+            return None
 
     def append_report(self, report: StepReport) -> None:
         with (self.path / "progress.jsonl").open("a", encoding="utf-8") as file:
@@ -115,16 +160,16 @@ class RunDir:
         folder = self.path / "checkpoints"
         return sorted(p.parent for p in folder.glob("step-*/state.json")) if folder.is_dir() else []
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, step: int, *, model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:
         """Whole or not at all; older ones beyond the last few go only afterwards."""
-        final = self.path / "checkpoints" / f"step-{checkpoint.step:08d}"
+        final = self.path / "checkpoints" / f"step-{step:08d}"
         scratch = final.with_name(f".{final.name}.part")
         shutil.rmtree(scratch, ignore_errors=True)
         try:
             scratch.mkdir(parents=True)
-            write_tensors(scratch / "model.safetensors", checkpoint.model)
-            write_tensors(scratch / "optimizer.safetensors", checkpoint.optimizer)
-            write_atomically(scratch / "state.json", json.dumps({"step": checkpoint.step}) + "\n")
+            write_tensors(scratch / "model.safetensors", model)
+            write_tensors(scratch / "optimizer.safetensors", optimizer)
+            write_atomically(scratch / "state.json", json.dumps({"step": step}) + "\n")
             shutil.rmtree(final, ignore_errors=True)
             scratch.rename(final)
             _flush_folder(final.parent)
@@ -144,13 +189,15 @@ class RunDir:
             step = int(json.loads((folder / "state.json").read_text(encoding="utf-8"))["step"])
             model = read_tensors(folder / "model.safetensors")
             optimizer = read_tensors(folder / "optimizer.safetensors")
+            if folder.name != f"step-{step:08d}":
+                raise ValueError(f"state.json says step {step}")
         except (ValueError, KeyError, TypeError, OSError) as error:
             raise BadInput(
                 f"{folder}: damaged checkpoint: {error}; delete it to go on from the one before"
             ) from error
         except BadInput as error:
             raise BadInput(f"{error}; delete {folder} to go on from the checkpoint before") from error
-        return Checkpoint(step, model, optimizer)
+        return Checkpoint(folder, step, model, optimizer)
 
     @property
     def draft(self) -> Path:
@@ -186,13 +233,19 @@ def _differences(before: dict[str, Any], now: dict[str, Any], place: str = "") -
         if isinstance(old, dict) and isinstance(new, dict):
             found += _differences(old, new, f"{place}{key}.")
         elif json.loads(json.dumps(new)) != old:
-            found.append(f"{place}{key} was {_short(old)}, now {_short(new)}")
+            found.append(f"{place}{key} was {_short(old, new)}, now {_short(new, old)}")
     return found
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, other: Any) -> str:
+    """Of a long text the part where it begins to differ."""
     text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    if len(text) <= _SHOWN:
+        return text
+    pairs = enumerate(zip(text, str(other), strict=False))
+    begin = max(0, next((i for i, (a, b) in pairs if a != b), len(text) - _SHOWN) - _SHOWN // 3)
+    piece = text[begin : begin + _SHOWN]
+    return f"{'...' if begin else ''}{piece}{'...' if begin + _SHOWN < len(text) else ''}"
 
 
 def _step_of(line: str) -> float:

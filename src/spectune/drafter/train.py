@@ -49,7 +49,7 @@ from spectune.drafter.processes import (
     whole,
 )
 from spectune.drafter.rows import Ints, Rows, prepare_rows
-from spectune.drafter.run_dir import Checkpoint, RunDir
+from spectune.drafter.run_dir import RunDir
 from spectune.drafter.target import Ends, load_target
 from spectune.drafter.vocabulary import DraftVocabulary, choose_vocabulary
 from spectune.errors import EnvironmentFailed
@@ -92,9 +92,16 @@ def train(
     with join_world(device) as world, run.held(by_this_process=world.is_first):
         target = read_checkpoint(target_source)
         config = config_for_target(target, layers=options.layers, draft_vocab_size=options.draft_vocab_size)
-        rows = _rows(world, data, cache / "rows", options, config)
+        description: dict[str, object] = {
+            "options": options.model_dump(mode="json"),
+            "target": target_identity(target_source),
+        }
+        run.check(description)
+        rows = _rows(world, data, cache / "rows", options, config, expected=run.begun_rows())
+        # Scaled positions may reach beyond what the configuration names.
+        rows.check_length(None if target.rope.scaling_type else target.max_positions, target=target_source)
         if world.is_first:
-            run.begin(_description(options, target_source, rows))
+            run.begin({**description, "rows": rows.fingerprint})
         wait_for_all(world)
         ended = run.result()
         if ended is not None:
@@ -108,8 +115,8 @@ def train(
         source = _feature_source(world, options, target_source, rows, config, cache / "features", look)
         draft = new_draft(config, vocabulary, source.ends, seed=options.seed, warm=options.warm_start)
         draft.to(world.device)
-        description = config_json(config, target=target.config)
-        trainer = _Trainer(options, world, run, rows, plan, source, draft, description, look)
+        as_loaded = config_json(config, target=target.config)
+        trainer = _Trainer(options, world, run, rows, plan, source, draft, as_loaded, look)
         trainer.resume()
         trainer.loop()
         result = trainer.result(vocabulary, matrix_flop_per_s)
@@ -120,12 +127,20 @@ def train(
 
 
 def _rows(
-    world: World, data: Sequence[Path], folder: Path, options: TrainOptions, config: DraftConfig
+    world: World,
+    data: Sequence[Path],
+    folder: Path,
+    options: TrainOptions,
+    config: DraftConfig,
+    *,
+    expected: str | None,
 ) -> Rows:
     """The first process reads the files; the others map what it wrote."""
     if not world.is_first:
         wait_for_all(world)
-    rows = prepare_rows(data, folder, max_length=options.max_length, vocab_size=config.vocab_size)
+    rows = prepare_rows(
+        data, folder, max_length=options.max_length, vocab_size=config.vocab_size, expected=expected
+    )
     if world.is_first:
         wait_for_all(world)
     return rows.with_train_rows(options.num_train_rows, seed=options.seed)
@@ -134,14 +149,6 @@ def _rows(
 def _plan(rows: Rows, options: TrainOptions) -> Plan:
     train_rows = rows.of_split("train")
     return Plan(train_rows, rows.lengths()[train_rows], options.batch_size, options.seed)
-
-
-def _description(options: TrainOptions, target_source: str, rows: Rows) -> dict[str, object]:
-    return {
-        "options": options.model_dump(mode="json"),
-        "target": target_identity(target_source),
-        "rows": rows.fingerprint,
-    }
 
 
 def _note_data(look: Cadence, rows: Rows, vocabulary: DraftVocabulary, plan: Plan) -> None:
@@ -176,7 +183,7 @@ def _feature_source(
     if options.features == "on-the-fly":
         return target()
     plan = CachePlan(folder, rows, config, options.dtype, target_identity(target_source))
-    if plan.missing():
+    if not plan.is_whole():
         look.on_note(f"feature cache: {in_bytes(plan.num_bytes)} in {len(plan.shards)} shards at {folder}")
         if world.is_first:
             folder.mkdir(parents=True, exist_ok=True)
@@ -272,6 +279,8 @@ class _Trainer:
             self.run.forget_reports_after(0 if found is None else found.step)
         if found is None:
             return
+        shapes = {name: tuple(parameter.shape) for name, parameter in self.draft.named_parameters()}
+        found.check_fits(shapes, moments=_MOMENTS, num_steps=self.num_steps)
         with torch.no_grad():
             for name, parameter in self.draft.named_parameters():
                 parameter.copy_(like(found.model[name], parameter))
@@ -307,10 +316,12 @@ class _Trainer:
             self.step += 1
             last = self.step == self.num_steps
             looks = last or self.step % self.look.evaluate_every_steps == 0
-            if last or looks or self.step % self.look.report_every_steps == 0:
+            saves = last or self.step % self.look.save_every_steps == 0
+            # Also where it saves, so that a run that goes on from there averages over the same steps.
+            if looks or saves or self.step % self.look.report_every_steps == 0:
                 self._report(since, grad_norm, evaluate=looks)
                 since = _Since(self.look.clock())
-            if last or self.step % self.look.save_every_steps == 0:
+            if saves:
                 paused = self.look.clock()
                 self.save()
                 since.paused_s += self.look.clock() - paused
@@ -429,7 +440,7 @@ class _Trainer:
         if self.world.is_first:
             half = {n: x.to(torch.bfloat16) if x.is_floating_point() else x for n, x in model.items()}
             self.run.write_draft(self.draft_description, half)
-            self.run.save(Checkpoint(self.step, model, moments))
+            self.run.save(self.step, model=model, optimizer=moments)
         self.saved_step = self.step
         wait_for_all(self.world)
 

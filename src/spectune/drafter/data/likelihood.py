@@ -17,6 +17,7 @@ from typing import Any
 
 from spectune.domain.record import Record
 from spectune.drafter.data.manifest import read_manifest
+from spectune.drafter.data.parts import whole_files
 from spectune.drafter.extra import needed
 from spectune.errors import BadInput
 
@@ -52,13 +53,14 @@ class _Row:
 def check_likelihood(out: Path, *, target: str, num_rows: int, max_tokens: int = 2048) -> Likelihood:
     """Over ``num_rows`` rows spread over the data set. Raises ``BadInput``."""
     torch, transformers = needed("torch"), needed("transformers")
+    whole_files(out)  # a damaged one is named before the model is loaded
     if not Path(target).is_dir():
         raise BadInput(f"--target {target}: no such folder; the likelihood needs the target's weights")
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             target, dtype=torch.bfloat16, trust_remote_code=False, use_safetensors=True
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, needed("safetensors").SafetensorError) as error:
         raise BadInput(f"--target {target}: {' '.join(str(error).split())[:300]}") from error
     model.eval()
     # Where several took turns, the highest expects the least of the answers.

@@ -18,8 +18,10 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from spectune.domain.workload import Prompt
+from spectune.drafter.data.parts import read_part
 from spectune.drafter.data.plan_records import (
     SCHEMA_VERSION,
+    DataSampling,
     Plan,
     PlannedPrompt,
     PlannedSource,
@@ -88,6 +90,21 @@ def read_plan(out: Path) -> Plan:
         raise BadInput(f"{out / PLAN}: damaged: {' '.join(str(error).split())[:200]}") from error
 
 
+def unfinished(out: Path) -> str | None:
+    """Which prompts of a data set are in no finished file yet; ``None``: all are, or ``out`` is no data set."""
+    if not (out / PLAN).is_file():
+        return None
+    plan = read_plan(out)
+    parts = (read_part(out, number) for number in range(len(plan.shards)))
+    done = sum(part.num_prompts for part in parts if part is not None)
+    if done == plan.num_prompts:
+        return None
+    return (
+        f"{out}: finished files have {done} of its {plan.num_prompts} prompts; the command that made it goes on with "
+        "the rest: spectune drafter data, with the same arguments"
+    )
+
+
 def _changed(plan: Plan, request: PlanRequest, hashes: Sequence[str]) -> dict[str, str]:
     """What differs, of every argument that changes a sample or its place."""
     asked: dict[str, Any] = {
@@ -97,7 +114,7 @@ def _changed(plan: Plan, request: PlanRequest, hashes: Sequence[str]) -> dict[st
         "held-out": plan.held_out_frac,
         "shard-size": plan.shard_size,
         "limit": plan.limit,
-        "sampling": plan.sampling.model_dump(),
+        **_sampling(plan.sampling),
     }
     now: dict[str, Any] = {
         "prompts": list(hashes),
@@ -106,12 +123,22 @@ def _changed(plan: Plan, request: PlanRequest, hashes: Sequence[str]) -> dict[st
         "held-out": request.held_out_frac,
         "shard-size": request.shard_size,
         "limit": request.limit,
-        "sampling": request.sampling.model_dump(),
+        **_sampling(request.sampling),
     }
     return {
         key: key if key == "prompts" else f"{key}: {now[key]}, was {asked[key]}"
         for key in asked
         if asked[key] != now[key]
+    }
+
+
+def _sampling(sampling: DataSampling) -> dict[str, Any]:
+    """By the names of the flags; its seed is that of the plan."""
+    return {
+        "max-tokens": sampling.max_tokens,
+        "temperature": ",".join(f"{value:g}" for value in sampling.temperatures),
+        "top-p": sampling.top_p,
+        "extra-body": sampling.extra_body,
     }
 
 
@@ -263,7 +290,11 @@ def planned_prompts(out: Path, plan: Plan) -> Iterator[tuple[int, PlannedPrompt]
 def _planned_lines(out: Path, plan: Plan) -> Iterator[tuple[bytes, PlannedPrompt]]:
     """As many as the plan has; there may be more, of a request for more that was killed in its last moment."""
     number = 0
-    with (out / PROMPTS).open("rb") as file:
+    try:
+        opened = (out / PROMPTS).open("rb")
+    except FileNotFoundError as error:
+        raise BadInput(f"{out / PROMPTS}: is gone; make the data set again") from error
+    with opened as file:
         for number, line in enumerate(itertools.islice(file, plan.num_prompts), start=1):
             try:
                 yield line, PlannedPrompt.model_validate_json(line)
