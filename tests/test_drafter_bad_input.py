@@ -382,6 +382,40 @@ def test_a_disk_that_is_full_while_the_rows_are_read_is_one_error(
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--test-steps", "17"], "--test-steps: must be less than or equal to 16, got 17"),
+        (["--draft-vocab-size", "1"], "--draft-vocab-size: must be greater than or equal to 2, got 1"),
+        (["--batch-size", "7", "--micro-batch-size", "2"], "batch_size 7 is not a multiple of micro_batch"),
+    ],
+)
+def test_an_option_out_of_range_is_named_by_its_flag_and_value(
+    words: list[str],
+    message: str,
+    target: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert message in error_of([*train_words(target, data, tmp_path / "run"), *words], capsys)
+
+
+def test_a_target_with_a_table_of_positions_is_not_asked_beyond_its_end(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = write_tiny_target(tmp_path / "gpt2", kind="gpt2", max_position_embeddings=16)
+    draft = write_draft(tmp_path / "draft", random_draft(draft_config(short)))
+    for words, remedy in (
+        ([], "a smaller --max-tokens"),
+        (["--answers", "recorded"], "give --max-length 16"),
+    ):
+        said = error_of([*evaluate_words(short, data, draft), *words], capsys)
+        assert "reads at most 16 tokens" in said and remedy in said
+    with pytest.raises(SystemExit):
+        main([*evaluate_words(short, data, draft), "--temperature", "1e-300"])
+
+
+@pytest.mark.parametrize(
     ("environment", "message"),
     [
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE is 2 in the environment, without RANK, LOCAL_RANK"),

@@ -505,6 +505,15 @@ def test_what_is_not_this_runs_own_is_named_and_what_to_do(
         train(options, out=tmp_path / "run", cadence=cadence(), **inputs)
 
 
+def test_a_report_that_is_no_text_costs_no_run(inputs: dict[str, Any], tmp_path: Path) -> None:
+    options = OPTIONS.model_copy(update={"max_steps": 2})
+    whole = train(options, out=tmp_path / "run", cadence=cadence(), **inputs)
+    (tmp_path / "run" / "result.json").unlink()
+    with (tmp_path / "run" / "progress.jsonl").open("ab") as file:
+        file.write(b"\xff\xfe\0\n{")
+    assert train(options, out=tmp_path / "run", cadence=cadence(), **inputs).final_loss == whole.final_loss
+
+
 def test_the_targets_ends_are_made_again_where_they_are_missing(
     inputs: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spectune.drafter.options import StepReport, TrainOptions
 
 _FEW_ANSWERS_OWN = 0.97
+_FLAGS = {"num_test_steps": "test-steps", "num_train_rows": "train-rows"}
 
 
 def run_drafter(args: argparse.Namespace) -> int:
@@ -159,9 +160,19 @@ def train_options(args: argparse.Namespace) -> TrainOptions:
         )
     except ValidationError as error:
         lines = [
-            ": ".join([*map(str, p["loc"]), p["msg"].removeprefix("Value error, ")]) for p in error.errors()
+            f"{_flag(p['loc'])}{p['msg'].removeprefix('Value error, ').replace('Input should', 'must')}"
+            + (f", got {p['input']}" if p["loc"] else "")
+            for p in error.errors()
         ]
         raise BadInput("; ".join(lines)) from error
+
+
+def _flag(location: Sequence[int | str]) -> str:
+    """Of a field of ``TrainOptions``; empty for what is wrong between several."""
+    if not location:
+        return ""
+    name = str(location[0])
+    return f"--{_FLAGS.get(name, name.replace('_', '-'))}: "
 
 
 def data_files(paths: Sequence[str]) -> list[Path]:

@@ -6,6 +6,8 @@ import argparse
 
 from spectune.cli.drafter_data_args import add_data_commands, folder_name, seed_number
 
+_LEAST_TEMPERATURE = 0.001
+
 
 def add_drafter(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds ``drafter`` with its own commands; ``args.drafter_command`` names the chosen one."""
@@ -131,7 +133,7 @@ def _add_evaluate(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="STEPS,TOPK,TOKENS",
         help="also a tree, in SGLang's numbers, e.g. 5,4,8",
     )
-    parser.add_argument("--temperature", type=_at_least_zero, default=0.0, help="default: %(default)s")
+    parser.add_argument("--temperature", type=_temperature, default=0.0, help="default: %(default)s")
     parser.add_argument(
         "--proposals",
         choices=("greedy", "sampled"),
@@ -206,10 +208,12 @@ def _above_zero(text: str) -> float:
     return float(text)
 
 
-def _at_least_zero(text: str) -> float:
-    if not 0 <= _number(text) <= 100:
-        raise argparse.ArgumentTypeError(f"must be a number from 0 to 100, got {text!r}")
-    return float(text)
+def _temperature(text: str) -> float:
+    """Below the least of them logits divided by it are no numbers any more, and 0 is meant."""
+    value = _number(text)
+    if value != 0 and not _LEAST_TEMPERATURE <= value <= 100:
+        raise argparse.ArgumentTypeError(f"must be 0, or from {_LEAST_TEMPERATURE} to 100, got {text!r}")
+    return value
 
 
 def _layers(text: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.acceptance import AcceptanceCounts, pool_counts
 from spectune.domain.interval import Interval
@@ -83,6 +84,11 @@ class EvaluateOptions:
     device: str = "auto"
     seed: int = 0
 
+    @property
+    def depth(self) -> int:
+        """Tokens that follow one another in the longest draft."""
+        return max(self.max_draft_tokens, self.tree.num_steps if self.tree else 0)
+
 
 @dataclass
 class _Prompt:
@@ -124,11 +130,13 @@ def evaluate(
         raise BadInput(
             "proposals drawn from the draft need a temperature above 0; engines draft greedily at 0"
         )
-    config = read_draft_config(draft_folder, target=read_checkpoint(target_source))
+    facts = read_checkpoint(target_source)
+    config = read_draft_config(draft_folder, target=facts)
     device = choose_device(options.device)
     draft = load_draft(draft_folder, config, device=device)
     target = load_target(target_source, layers=config.layers, dtype=options.dtype, device=device)
     tally = _Tally()
+    _check_positions(rows, facts, options)
     for prompts in _in_batches(_prompts(rows, target, options, on_progress)):
         _judge(prompts, draft, target, options, tally)
         on_progress(f"judged {len(tally.prompts)} prompts")
@@ -158,11 +166,30 @@ def evaluate(
     )
 
 
+def _check_positions(rows: Rows, target: CheckpointFacts, options: EvaluateOptions) -> None:
+    """Raises ``BadInput`` where a model whose positions are a table would be asked for one beyond its end."""
+    limit = target.max_positions
+    if limit is None or target.rope.theta is not None:
+        return
+    found = [rows.row(int(index)) for index in rows.of_split("held-out")[: options.num_prompts]]
+    if options.answers == "recorded":
+        longest, remedy = max((len(ids) for ids, _ in found), default=0), f"give --max-length {limit}"
+    else:
+        longest = (
+            max((int(mask.argmax()) for _, mask in found), default=0) + options.max_tokens + options.depth
+        )
+        remedy = "give a smaller --max-tokens, or --max-length to leave out long prompts"
+    if longest > limit:
+        raise BadInput(
+            f"{target.source}: reads at most {limit} tokens, and {longest} are asked for; {remedy}"
+        )
+
+
 def _prompts(rows: Rows, target: Target, options: EvaluateOptions, on_progress: Progress) -> list[_Prompt]:
     chosen = rows.of_split("held-out")[: options.num_prompts]
     if not len(chosen):
         raise BadInput("the data has no held-out rows; `split` of some must be held-out")
-    depth = max(options.max_draft_tokens, options.tree.num_steps if options.tree else 0)
+    depth = options.depth
     names = rows.prompt_ids()
     found = []
     for index in map(int, chosen):
@@ -210,7 +237,7 @@ def _in_batches(prompts: Sequence[_Prompt]) -> Iterator[list[_Prompt]]:
 def _judge(
     prompts: list[_Prompt], draft: EagleDraft, target: Target, options: EvaluateOptions, tally: _Tally
 ) -> None:
-    depth = max(options.max_draft_tokens, options.tree.num_steps if options.tree else 0)
+    depth = options.depth
     batch = collate(
         [(p.ids, p.mask) for p in prompts],
         [p.starts for p in prompts],

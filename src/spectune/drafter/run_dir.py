@@ -143,7 +143,7 @@ class RunDir:
         """Of all starts of the run, in order; lines that are no report are passed over."""
         file = self.path / "progress.jsonl"
         found = []
-        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        for line in _lines(file) if file.exists() else ():
             with suppress(ValueError):
                 found.append(StepReport.model_validate_json(line))
         return found
@@ -152,7 +152,7 @@ class RunDir:
         """Drops the lines of steps that a kill undid, and a torn last line."""
         file = self.path / "progress.jsonl"
         if file.exists():
-            lines = [line for line in file.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+            lines = [line for line in _lines(file) if _step_of(line) <= step]
             _write_text(file, "".join(line + "\n" for line in lines))
 
     def checkpoints(self) -> list[Path]:
@@ -246,6 +246,11 @@ def _short(value: Any, other: Any) -> str:
     begin = max(0, next((i for i, (a, b) in pairs if a != b), len(text) - _SHOWN) - _SHOWN // 3)
     piece = text[begin : begin + _SHOWN]
     return f"{'...' if begin else ''}{piece}{'...' if begin + _SHOWN < len(text) else ''}"
+
+
+def _lines(path: Path) -> list[str]:
+    """Whatever a kill or a disk has left of them."""
+    return path.read_text(encoding="utf-8", errors="replace").split("\n")
 
 
 def _step_of(line: str) -> float:
