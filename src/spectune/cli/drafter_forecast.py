@@ -131,10 +131,11 @@ def _read_evaluations(
     shared = set.intersection(*(set(one.chains) for one in read))
     depth = asked or (3 if 3 in shared else max(shared, default=None))
     for one in read:
-        if depth not in one.chains:
+        chain = None if depth is None else one.chains.get(depth)
+        if depth is None or chain is None:
             wanted = "that all files share" if depth is None else f"of {depth} drafted tokens"
             raise BadInput(f"{one.path}: no chain {wanted}; it has {', '.join(map(str, sorted(one.chains)))}")
-        one.add(one.chains[depth], depth, points, categories)
+        one.add(chain, depth, points, categories)
     return depth
 
 

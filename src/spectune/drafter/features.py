@@ -150,8 +150,8 @@ class CachePlan:
         free = shutil.disk_usage(self.folder).free
         if wanted + _FREE_BYTES_LEFT > free:
             raise EnvironmentFailed(
-                f"{self.folder}: the feature cache needs {in_bytes(wanted)} more and {in_bytes(free)} are free; "
-                "free space, or train with --features on-the-fly"
+                f"{self.folder}: the feature cache needs {in_bytes(wanted)} more, {in_bytes(_FREE_BYTES_LEFT)} are to "
+                f"stay free, and {in_bytes(free)} are; free space, or train with --features on-the-fly"
             )
 
 
