@@ -102,7 +102,7 @@ def test_options_out_of_range_are_named(inputs: tuple[str, str], tmp_path: Path)
     words = train_words(
         inputs, tmp_path, "--batch-size", "6", "--micro-batch-size", "4", "--test-steps", "40"
     )
-    with pytest.raises(BadInput, match="num_test_steps: Input should be less than or equal to 16"):
+    with pytest.raises(BadInput, match="--test-steps: must be less than or equal to 16, got 40"):
         train_options(parse(*words))
     with pytest.raises(BadInput, match="batch_size 6 is not a multiple of micro_batch_size 4"):
         train_options(parse(*train_words(inputs, tmp_path, "--batch-size", "6", "--micro-batch-size", "4")))
