@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from report_studies import FAST, SLOW, UNEVEN, speculative, study, trial
+from report_studies import FAST, SLOW, UNEVEN, load_result, request, speculative, study, trial
 
 from spectune.domain.arm import Arm
 from spectune.domain.study import LaunchOrder, Study
@@ -16,6 +16,7 @@ from spectune.errors import StudyFileError
 from spectune.report.summary import summarize
 from spectune.runner.order import plan_trials
 from spectune.runner.plan import resolve_study
+from spectune.runner.search import SearchEnd, next_launch
 from spectune.runner.study import remaining
 from spectune.study_file.load import load_study_file
 
@@ -116,6 +117,36 @@ def test_a_study_stopped_in_a_block_goes_on_with_it(done: int) -> None:
     of = planned("abba")
     trials = drifting(of)[:done]
     assert tuple(remaining(of, trials)) == of.plan[done:]
+
+
+@pytest.mark.parametrize("search", ["predict", "one-factor", "grid"])
+def test_an_arm_whose_answers_are_empty_is_not_launched_for_ever(search: str) -> None:
+    of = study(FAST, SLOW, num_prompts=2, search=search, noise_floor=False)
+    trials: list[Trial] = []
+    for number in range(1, 12):
+        answer = next_launch(of, trials)
+        if isinstance(answer, SearchEnd):
+            break
+        arm = of.arm(answer.planned.arm_id)
+        empty = [request(p, 50.0, output_tokens=0) for p in of.workload.prompts]
+        loads = None if arm.is_baseline else (load_result(empty),)
+        speeds = 50.0 if arm.is_baseline else None
+        repetition = answer.planned.repetition
+        trials.append(trial(of, arm, number, speeds=speeds, loads=loads, repetition=repetition))
+    names = [t.arm.name for t in trials if not t.arm.is_baseline]
+    assert sorted(names) == ["fast", "slow"]
+
+
+def test_a_search_of_arrivals_alone_has_nothing_to_search_for(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    text = "question: q\nengine: fake\ntarget: m\ndrafter: d\nfactors: {method: [eagle3], num_draft_tokens: [1, 2]}\n"
+    path.write_text(f"{text}workload: {{request_rate: [2]}}\n", encoding="utf-8")
+    spec, _, document = load_study_file(path)
+    with pytest.raises(StudyFileError, match=r"line 6: workload.request_rate: .* `search: all`"):
+        resolve_study(spec, document, path=path, machine=study().machine)
+    path.write_text(f"{text}workload: {{request_rate: [2], concurrency: [1]}}\n", encoding="utf-8")
+    spec, _, document = load_study_file(path)
+    assert resolve_study(spec, document, path=path, machine=study().machine).search == "predict"
 
 
 def test_a_search_has_no_such_order(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def counts(k: int) -> AcceptanceCounts:
 
 
 def measure(arm: Arm, speed: Speed, launch: int) -> Observation:
-    found = Observation(arm, speed(arm), None, None, log_sd=0.005, launch=launch)
+    found = Observation(arm, speed(arm), None, None, log_sd=0.005, launch=launch, synthetic=arm.is_synthetic)
     if arm.is_baseline:
         return found
     if (arm.knobs.topk or 1) > 1:
@@ -160,6 +160,37 @@ def test_a_failed_launch_counts_against_the_budget() -> None:
     strategy = make_strategy("grid", legal(CHAINS), budget=Budget(launches=4))
     asked, _ = search(strategy, linear, failing=frozenset(arm.arm_id for arm in CHAINS[1:]))
     assert len(asked) == 4
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_imposed_acceptance_is_measured_once_and_never_recommended(name: str) -> None:
+    imposed = [
+        chain(3).model_copy(update={"name": "length", "synthetic_acceptance_length": 3.9}),
+        chain(3).model_copy(update={"name": "flag", "flags": {"spec-synth-len": "3.9"}}),
+    ]
+
+    def speed(arm: Arm) -> float:
+        return 1000.0 if arm.is_synthetic else linear(arm)
+
+    asked, stop = search(make_strategy(name, legal([*CHAINS, *imposed])), speed)
+    names = [a.arm.name for a in asked]
+    assert sorted(n for n in names if n in ("length", "flag")) == ["flag", "length"]
+    assert stop.best is not None and not stop.best.is_synthetic
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_nothing_is_launched_after_a_baseline_that_failed(name: str) -> None:
+    asked, stop = search(make_strategy(name, legal(CHAINS)), linear, failing=frozenset({BASE.arm_id}))
+    assert [a.arm for a in asked] == [BASE]
+    assert stop.best is None and "baseline failed" in stop.reason
+
+
+def test_an_arm_stopped_before_the_second_load_is_no_place_to_start_from() -> None:
+    strategy = make_strategy("one-factor", legal(CHAINS), objective=Objective((1, 8)))
+    plain = measure(BASE, linear, 0)
+    stopped = measure(chain(1), linear, 1)  # at one request at a time alone
+    answer = strategy.ask(History((plain, replace(plain, concurrency=8), stopped)))
+    assert isinstance(answer, Ask) and answer.arm == chain(2)
 
 
 def test_an_unknown_strategy_and_a_missing_baseline_are_the_users_mistakes() -> None:

@@ -74,6 +74,12 @@ def resolve_study(
     search = _search_of(spec)
     if search is not None and spec.order == "abba":
         problem(("order",), f"a search ({search}) chooses each next launch itself: abba needs `search: all`")
+    if search is not None and workload is not None and all(p.concurrency is None for p in workload.loads):
+        problem(
+            ("workload", "request_rate"),
+            f"a search ({search}) looks for the fastest request and needs `concurrency` beside it; with arrivals "
+            "alone measure every arm: `search: all`",
+        )
     if len(arms) == 1 and not problems:
         nothing = "; ".join(f"{name}: {reason}" for name, reason in list(pruned.items())[:3])
         problem(

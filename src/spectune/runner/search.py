@@ -146,15 +146,20 @@ def _legal_arms(study: Study, trials: Sequence[Trial]) -> list[LegalArm]:
 
 
 def _history(study: Study, trials: Sequence[Trial]) -> History:
-    complete = {t.arm_id for t in trials if t.status != "failed"}
-    failed = {t.arm_id: t.failure.cause for t in trials if t.failure is not None and t.arm_id not in complete}
+    """An arm that was launched and gave no speed (empty answers, say) has failed too, or it is asked for again."""
+    seen = observations(study, trials)
+    measured = {o.arm.arm_id for o in seen}
     elapsed = sum(sum(t.phases_s.values()) for t in trials)
     return History(
-        observations=tuple(observations(study, trials)),
-        failed=failed,
+        observations=tuple(seen),
+        failed={t.arm_id: _cause(t) for t in trials if t.arm_id not in measured},
         elapsed_s=elapsed,
         running_key=_running(study, trials),
     )
+
+
+def _cause(trial: Trial) -> str:
+    return "no answer told a speed" if trial.failure is None else trial.failure.cause
 
 
 def _running(study: Study, trials: Sequence[Trial]) -> str | None:

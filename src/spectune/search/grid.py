@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from spectune.domain.prediction_shape import id_of
 from spectune.search.protocol import (
+    ALL_ENDED,
+    BASELINE_FAILED,
     SINGLE_STREAM,
     UNLIMITED,
     Ask,
@@ -47,6 +49,8 @@ class Grid:
 
     def ask(self, history: History) -> Ask | Stop:
         best = best_measured(self.arms, history, self.objective)
+        if id_of(split_baseline(self.arms)[0].arm) in history.failed:
+            return Stop(BASELINE_FAILED, None)
         spent = self.budget.spent(history)
         if spent:
             return Stop(spent, best[0] if best else None)
@@ -58,4 +62,4 @@ class Grid:
                     return Ask(
                         legal.arm, f"block {block + 1} of {self.repetitions}, {where} in shuffled order"
                     )
-        return Stop("every legal arm was measured", best[0] if best else None)
+        return Stop(ALL_ENDED, best[0] if best else None)

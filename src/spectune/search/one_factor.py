@@ -11,6 +11,7 @@ from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of
 from spectune.search.neighbours import changed_knobs, is_neighbour
 from spectune.search.protocol import (
+    BASELINE_FAILED,
     SINGLE_STREAM,
     UNLIMITED,
     Ask,
@@ -20,6 +21,7 @@ from spectune.search.protocol import (
     Objective,
     Stop,
     best_measured,
+    imposed_next,
     split_baseline,
 )
 
@@ -36,19 +38,26 @@ class OneFactor:
     def ask(self, history: History) -> Ask | Stop:
         baseline, others = split_baseline(self.arms)
         best = best_measured(self.arms, history, self.objective)
+        if id_of(baseline.arm) in history.failed:
+            return Stop(BASELINE_FAILED, None)
         spent = self.budget.spent(history)
         if spent:
             return Stop(spent, best[0] if best else None)
         if id_of(baseline.arm) not in history.ended:
             return Ask(baseline.arm, "plain decoding first: every speedup is against it")
-        open_arms = [a.arm for a in others if id_of(a.arm) not in history.ended]
-        tried = [a.arm for a in others if id_of(a.arm) in history.measured]
+        imposed = imposed_next(others, history)
+        if imposed is not None:
+            return imposed
+        ended, speeds = history.ended, self.objective.measured(history)
+        open_arms = [a.arm for a in others if id_of(a.arm) not in ended]
+        # An arm that was stopped early has no speed at the loads behind the first.
+        tried = [a.arm for a in others if id_of(a.arm) in speeds]
         if not tried:
             if not open_arms:
                 return Stop("no arm is left to try", best[0] if best else None)
-            return Ask(open_arms[0], "the first arm of the study, as the place to start from")
-        speeds = self.objective.measured(history)
-        centre = max(tried, key=lambda arm: speeds.get(id_of(arm), 0.0))
+            which = "the first arm of the study" if len(open_arms) == len(others) else "the next arm"
+            return Ask(open_arms[0], f"{which}, as the place to start from")
+        centre = max(tried, key=lambda arm: speeds[id_of(arm)])
         step = self._next_change(centre, open_arms)
         if step is None:
             return Stop(

@@ -1,11 +1,12 @@
 """The default strategy: measure little, predict the rest, and distrust the predictions where they failed.
 
-1. The baseline. 2. The probe that teaches most about all arms. 3. Then the arm
-with the best expected gain per minute, until no arm is likely to beat the best
-by more than the margin. 4. The winner's neighbours are always measured, as far
-as the budget goes: acceptance and cost can fall off a cliff between two
-lengths. When predictions miss, the model's own discrepancy grows, intervals
-widen, and more is measured.
+1. The baseline, and arms of imposed acceptance, which tell what steps cost. 2.
+The probe that teaches most about all arms. 3. Then the arm with the best
+expected gain per minute, until no arm is likely to beat the best by more than
+the margin. 4. The winner's neighbours are always measured, as far as the
+budget goes: acceptance and cost can fall off a cliff between two lengths. When
+predictions miss, the model's own discrepancy grows, intervals widen, and more
+is measured.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from spectune.search.lookahead import worth_of_looking
 from spectune.search.neighbours import neighbours
 from spectune.search.probe import first_probe
 from spectune.search.protocol import (
+    ALL_ENDED,
+    BASELINE_FAILED,
     SINGLE_STREAM,
     UNLIMITED,
     Ask,
@@ -31,6 +34,7 @@ from spectune.search.protocol import (
     LegalArm,
     Objective,
     Stop,
+    imposed_next,
     split_baseline,
 )
 
@@ -60,18 +64,22 @@ class Predict:
     def ask(self, history: History) -> Ask | Stop:
         baseline, others = split_baseline(self.arms)
         if id_of(baseline.arm) in history.failed:
-            return Stop("the baseline failed: nothing can be compared", None)
+            return Stop(BASELINE_FAILED, None)
         spent = self.budget.spent(history)
         if id_of(baseline.arm) not in history.measured:
             if spent:
                 return Stop(spent, None)
             return Ask(baseline.arm, "plain decoding first: every speedup is against it")
+        imposed = None if spent else imposed_next(others, history)
+        if imposed is not None:
+            return imposed
+        others = [a for a in others if not a.arm.is_synthetic]
         model = SpeedModel(history.observations, declared_launch_log_sd=self.launch_log_sd)
         best = self.best(history, model)
         ended, measured = history.ended, history.measured
         open_arms = self.budget.within([a for a in others if id_of(a.arm) not in ended], history)
         if not open_arms:
-            return Stop(spent or "every legal arm was measured", best)
+            return Stop(spent or ALL_ENDED, best)
         tried = [a.arm for a in others if id_of(a.arm) in measured]
         if not tried:
             return self._probe(open_arms, model)
@@ -97,7 +105,7 @@ class Predict:
     @cached_property
     def _first(self) -> Arm:
         _, others = split_baseline(self.arms)
-        return first_probe([a.arm for a in others])
+        return first_probe([a.arm for a in others if not a.arm.is_synthetic])
 
     def _probe(self, open_arms: Sequence[LegalArm], model: SpeedModel) -> Ask:
         arms = [a.arm for a in open_arms]

@@ -60,11 +60,13 @@ class History:
 
     @property
     def measured(self) -> frozenset[str]:
+        """Arms with a result, which one of imposed acceptance never is."""
         return frozenset(id_of(o.arm) for o in self.observations if not o.synthetic)
 
     @property
     def ended(self) -> frozenset[str]:
-        return self.measured | frozenset(self.failed)
+        """Arms that need no further launch: measured, imposed ones too, or failed."""
+        return frozenset(id_of(o.arm) for o in self.observations) | frozenset(self.failed)
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,19 @@ def best_measured(
     speeds = objective.measured(history)
     known = [(legal.arm, speeds[id_of(legal.arm)]) for legal in arms if id_of(legal.arm) in speeds]
     return max(known, key=lambda pair: pair[1]) if known else None
+
+
+BASELINE_FAILED = "the baseline failed: nothing can be compared"
+ALL_ENDED = "every legal arm was launched"
+
+
+def imposed_next(arms: Sequence[LegalArm], history: History) -> Ask | None:
+    """The first arm of imposed acceptance that was not launched. None of them can win, so no gain ever asks for one."""
+    ended = history.ended
+    arm = next((a.arm for a in arms if a.arm.is_synthetic and id_of(a.arm) not in ended), None)
+    if arm is None:
+        return None
+    return Ask(arm, "its acceptance is imposed: what its steps cost enters the model, its speed is no result")
 
 
 def split_baseline(arms: Sequence[LegalArm]) -> tuple[LegalArm, list[LegalArm]]:
