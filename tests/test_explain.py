@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from spectune.cli.explain import explain_command
 from spectune.domain.arm import Arm, Knobs, baseline_arm
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import shape_of
+from spectune.domain.prediction_shape import known_depth, shape_of
 from spectune.errors import BadInput, StudyFileError
 from spectune.explain.explanation import explain
 from spectune.explain.measured import MeasuredRow, Prediction
@@ -300,6 +301,109 @@ class TestTable:
         assert "\x1b" not in capture.get()
         assert "[red]" in capture.get()
 
+    @pytest.mark.parametrize("name", ["[/foo]k3", "[bold]k3", "k3[link=x]", "a\\[b]"])
+    def test_brackets_in_a_name_are_letters_wherever_it_stands(self, name: str) -> None:
+        found = explained(table_of(BASELINE, f"{name},3,1,3,true,120,2.0"))
+        assert f"what if {name} had" in shown(found)
+
+    def test_plain_decoding_without_graphs_is_a_baseline_where_it_is_the_only_one(self) -> None:
+        lone = explained(table_of("plain,0,0,0,false,90,", "k3,3,1,3,false,120,2.4"))
+        assert lone.baseline_tok_per_s == {"1": 90.0}
+        # No row has graphs: none pays for the want of them.
+        assert not any(p.name == "no graphs" for p in row(lone, "k3").parts)
+        mixed = explained(table_of("plain,0,0,0,false,90,", "k3,3,1,3,true,120,2.4"))
+        assert mixed.baseline_tok_per_s == {"1": 90.0}
+        assert any("has no graphs, and k3 has them" in line for line in mixed.assumptions)
+
+    def test_plain_decoding_without_graphs_does_not_slow_the_baseline_that_has_them(self) -> None:
+        found = explained(table_of(BASELINE, "eager,0,0,0,false,60,", "k3,3,1,3,true,120,2.4"))
+        assert found.baseline_tok_per_s == {"1": 90.0}
+        assert not any("geometric mean" in line for line in found.assumptions)
+        assert any(line.startswith("eager: plain decoding without graphs") for line in found.assumptions)
+
+    def test_the_advice_is_about_the_same_baseline_as_the_headline(self) -> None:
+        """Rows of 80 and 100 make 89.4; an arm at 95 is faster than that and is served, whatever one row says."""
+        found = explained(table_of("a,0,0,0,,80,", "b,0,0,0,,100,", "k3,3,1,3,,95,2.0"))
+        assert "k3, the best arm, wins" in found.headline
+        assert not any(a.kind == "switch-off" for a in found.next)
+        assert any(a.action == "serve k3" for a in found.next)
+
+    @pytest.mark.parametrize(
+        ("speed", "words"),
+        [
+            ("90.0", "the fastest arm with a draft, equals plain decoding within 2 %"),
+            ("91.0", "the best arm, equals plain decoding within 2 %"),
+            ("95.0", "the best arm, wins"),
+            ("80.0", "the fastest arm with a draft, loses"),
+        ],
+    )
+    def test_figures_without_a_spread_win_or_lose_by_more_than_the_margin(
+        self, speed: str, words: str
+    ) -> None:
+        found = explained(table_of(BASELINE, f"k3,3,1,3,true,{speed},2.0"))
+        assert words in found.headline
+        assert any("3% is taken for one standard error" in line for line in found.assumptions)
+
+    def test_a_draft_of_unknown_depth_has_no_known_limit(self) -> None:
+        limit = row(explained(table_of(BASELINE, "tree,,4,16,true,60,2.2")), "tree")
+        assert limit.binding_factor is None and limit.loss_shares is None
+        assert "not told apart" in limit.binding_limit and "36.7 ms" in limit.binding_limit
+
+    def test_a_perfect_draft_at_no_cost_is_limited_by_its_length(self) -> None:
+        limit = row(explained(table_of(BASELINE, "k3,3,1,3,true,360,4.0")), "k3")
+        assert limit.binding_factor is None and limit.binding_limit.startswith("the length of the draft")
+
+    def test_a_lone_arm_of_unknown_acceptance_implies_none_and_predicts_nothing(self) -> None:
+        found = explained(table_of(BASELINE, "tree,,4,16,true,60,"))
+        assert row(found, "tree").implied_acceptance_length is None
+        assert [a.kind for a in found.next] == ["switch-off", "stop"]
+        assert "90.0 tok/s against 60.0" in found.next[0].why
+        assert "nothing is predicted" in found.next[1].why
+
+    def test_drafters_that_are_not_told_apart_are_not_ranked(self) -> None:
+        lines = ("a,3,1,3,true,80.0,2.0", "b,3,1,3,true,80.5,2.0")
+        assert not any(a.kind == "use-drafter" for a in explained(table_of(BASELINE, *lines)).next)
+
+    def test_what_is_measured_goes_before_training(self) -> None:
+        kinds = [a.kind for a in explained(table_of(BASELINE, "k3,3,1,3,true,95,2.2")).next]
+        assert kinds.index("change-flag") < kinds.index("train")
+
+    def test_rows_that_are_not_shown_are_counted(self) -> None:
+        lines = [f"k{i},{i % 7 + 1},1,{i % 7 + 1},true,{60 + i},1.5" for i in range(44)]
+        assert "the first 40 of 45 rows; --json has all" in shown(explained(table_of(BASELINE, *lines)))
+
+    def test_the_machines_ceiling_is_a_column_where_it_is_asked_for(self) -> None:
+        rows = table_of(BASELINE, "k3,3,1,3,true,120,2.0")
+        assert "machine" not in shown(explained(rows))
+        assert "220.0" in shown(explained(rows, machine_ceiling_tok_per_s=110.0))
+
+    def test_slow_speeds_keep_their_digits(self) -> None:
+        found = explained(table_of("plain,0,0,0,,0.52,", "k3,3,1,3,,0.41,2.0"))
+        assert "loses: 0.410 tok/s" in found.headline
+        assert "0.520" in shown(found)
+
+    def test_the_vllm_command_can_be_pasted_whatever_the_drafter_is_called(self) -> None:
+        header = HEADER.strip() + ",concurrency,drafter\n"
+        drafting = [f"k3-{c},3,1,3,,{speed},2.4,{c},it's/me" for c, speed in ((1, 120), (16, 18))]
+        lines = ("p1,0,,0,,80,,1,", "p16,0,,0,,20,,16,", *drafting)
+        found = shown(explained(table_of(*lines, header=header)))
+        (line,) = [line for line in found.splitlines() if "vLLM    --speculative-config" in line]
+        assert json.loads(shlex.split(line)[2])["model"] == "it's/me"
+
+    def test_methods_are_read_as_people_write_them(self) -> None:
+        header = HEADER.strip() + ",method\n"
+        table = read_table(table_of(BASELINE + ",", "k3,3,1,3,true,95,2.0,EAGLE-3", header=header), path="x")
+        assert table.rows[1].arm.knobs.method == "eagle3"
+        with pytest.raises(BadInput, match=r"line 3: method: .* got 'none'"):
+            read_table(table_of(BASELINE + ",", "k3,3,1,3,true,95,2.0,none", header=header), path="x")
+
+
+def shown(found: Explanation) -> str:
+    console = Console(width=160, force_terminal=False)
+    with console.capture() as capture:
+        console.print(explanation_view(found), crop=False)
+    return capture.get()
+
 
 def arguments(**given: object) -> argparse.Namespace:
     defaults = {"study_dir": None, "table": None, "json": True, "weights_gib": None}
@@ -362,9 +466,12 @@ class TestCommand:
         with pytest.raises(BadInput, match="either"):
             explain_command(arguments())
 
-    def test_half_a_machine_is_no_ceiling(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("weights", "bandwidth"), [(14.0, None), (float("nan"), 900.0), (14.0, float("inf")), (1e-300, 1e300)]
+    )
+    def test_half_a_machine_and_none_are_no_ceiling(self, weights: float, bandwidth: float | None) -> None:
         with pytest.raises(BadInput, match="both are needed"):
-            explain_command(arguments(table="x", weights_gib=14.0))
+            explain_command(arguments(table="x", weights_gib=weights, bandwidth_gib_s=bandwidth))
 
 
 def measured(arm: Arm, speed: float, *, log_sd: float, kept: float | None = None) -> MeasuredRow:
@@ -467,6 +574,21 @@ class TestStudy:
         assert only.step_cost_ratio == pytest.approx(5 / 3)
         assert only.break_even_acceptance_length == pytest.approx(7 / 3)
         assert only.perfect_acceptance_tok_per_s == pytest.approx(100 * 3 / (5 / 3))
+
+    @pytest.mark.parametrize(
+        ("knobs", "depth"),
+        [
+            (Knobs(method="ngram"), None),
+            (Knobs(method="eagle3", num_draft_tokens=4), 4),
+            (Knobs(method="eagle3", num_steps=3, topk=4, num_draft_tokens=16), 3),
+            (Knobs(method="eagle3", topk=4, num_draft_tokens=16), None),
+        ],
+    )
+    def test_the_engines_own_draft_length_is_not_guessed(self, knobs: Knobs, depth: int | None) -> None:
+        arm = Arm(name="a", engine="llamacpp", target="m", knobs=knobs)
+        assert known_depth(arm) == depth
+        limited = arm.model_copy(update={"request": {"speculative.n_max": 2}})
+        assert known_depth(limited) == 2
 
     def test_a_realistic_study_is_explained(self) -> None:
         study, trials = realistic()

@@ -84,6 +84,14 @@ def test_a_schedule_that_starts_above_one_is_stretched_down_to_it() -> None:
     assert set(sglang_adaptive_config({8: 3, 32: 0})) == {"1", "32"}
 
 
+def test_the_vllm_form_keeps_the_other_keys_of_the_arm() -> None:
+    flags = {"speculative.prompt_lookup_max": 4, "speculative.probs": "[0.5]", "max-model-len": 8192}
+    arm = read_table(LOADS, path="x").rows[1].arm.model_copy(update={"flags": flags})
+    config = vllm_speculative_config({1: 2, 8: 0}, arm)
+    assert (config["prompt_lookup_max"], config["probs"]) == (4, [0.5])
+    assert "max-model-len" not in config
+
+
 def test_the_vllm_flag_is_one_argument_of_json() -> None:
     config = vllm_speculative_config({1: 2, 8: 0}, read_table(LOADS, path="x").rows[1].arm)
     assert vllm_flag(config) == (

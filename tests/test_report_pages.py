@@ -19,6 +19,8 @@ from report_studies import (
     trial,
 )
 
+from spectune.explain.explanation import explain
+from spectune.explain.table import read_table
 from spectune.report.html import render_html
 from spectune.report.markdown import render_markdown
 from spectune.report.records import StudySummary
@@ -30,6 +32,18 @@ from spectune.report.words import percent
 @pytest.fixture(scope="module")
 def summary() -> StudySummary:
     return summarize(*realistic())
+
+
+def test_the_draft_length_by_concurrency_is_given_in_both_engines_forms(summary):
+    header = "arm,num_steps,topk,num_draft_tokens,cuda_graphs,e2e_tok_per_s,acceptance_length,concurrency"
+    lines = ("p1,0,,0,,80,,1", "p16,0,,0,,20,,16", "k3-1,3,1,3,,120,2.4,1", "k3-16,3,1,3,,18,2.4,16")
+    plan = explain(read_table("\n".join([header, *lines]), path="x").rows).schedule
+    changed = summary.explanation.model_copy(update={"schedule": plan})
+    summary = summary.model_copy(update={"explanation": changed})
+    for text in (Page(render_html(summary)).words, render_markdown(summary)):
+        plain = text.replace(" ", "")
+        assert '"num_speculative_tokens_per_batch_size":[[1,15,3],[16,16,0]]' in plain
+        assert 'adaptive.json:{"1":{"candidate_steps":[3]},"16":{"candidate_steps":[0]}}' in plain
 
 
 class TestHtml:

@@ -11,6 +11,7 @@ from spectune.explain.records import Explanation
 from spectune.explain.table import read_table
 
 MAX_TABLE_BYTES = 4_000_000
+_LEAST_SIZE, _MOST_SIZE = 0.001, 1_000_000
 
 
 def explain_table(
@@ -30,11 +31,16 @@ def machine_ceiling(weights_gib: float | None, bandwidth_gib_s: float | None) ->
     """Plain decoding in tok/s, were a step only the reading of the weights; ``None`` if neither is given."""
     if weights_gib is None and bandwidth_gib_s is None:
         return None
-    if weights_gib is None or bandwidth_gib_s is None or weights_gib <= 0 or bandwidth_gib_s <= 0:
+    if weights_gib is None or bandwidth_gib_s is None or not _is_size(weights_gib, bandwidth_gib_s):
         raise BadInput(
-            "weights in GiB and bandwidth in GiB/s: both are needed for the machine's ceiling, above 0"
+            "weights in GiB and bandwidth in GiB/s: both are needed for the machine's ceiling, "
+            f"from {_LEAST_SIZE:g} to {_MOST_SIZE:,}, got {weights_gib} and {bandwidth_gib_s}"
         )
     return machine_ceiling_tok_per_s(bytes_per_step=weights_gib, bandwidth_bytes_per_s=bandwidth_gib_s)
+
+
+def _is_size(*values: float) -> bool:
+    return all(_LEAST_SIZE <= value <= _MOST_SIZE for value in values)
 
 
 def _read(path: Path) -> str:

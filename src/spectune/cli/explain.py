@@ -31,7 +31,7 @@ def explain_command(args: argparse.Namespace) -> int:
         document = found.model_dump(mode="json")
         sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     else:
-        Console(highlight=False).print(explanation_view(found))
+        Console(highlight=False).print(explanation_view(found), crop=False)
     return 0
 
 

@@ -319,12 +319,18 @@ def _speedup(length: ArmLength, cost: Observed, direct: tuple[float, float] | No
 
 
 def _baselines(observations: Sequence[Observation]) -> dict[int, float]:
+    """By concurrency: with graphs, or without where none has them, or what speedups imply."""
     logs: dict[int, list[float]] = {}
+    eager: dict[int, list[float]] = {}
     for o in observations:
         if o.arm.is_baseline and o.arm.knobs.cuda_graphs is not False:
             logs.setdefault(o.concurrency, []).append(math.log(o.tok_per_s))
+        elif o.arm.is_baseline:
+            eager.setdefault(o.concurrency, []).append(math.log(o.tok_per_s))
         elif o.speedup:
             logs.setdefault(o.concurrency, [])
+    for concurrency, values in eager.items():
+        logs[concurrency] = logs.get(concurrency) or values
     found = {c: math.exp(math.fsum(values) / len(values)) for c, values in logs.items() if values}
     for concurrency in [c for c, values in logs.items() if not values]:
         implied = [

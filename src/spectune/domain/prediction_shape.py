@@ -64,6 +64,19 @@ def shape_of(arm: Arm) -> Shape:
     return arm_facts(arm).shape
 
 
+def known_depth(arm: Arm) -> int | None:
+    """Draft steps of an arm whose engine's default is not in use; ``None``: nothing says it."""
+    knobs = arm.knobs
+    steps = knobs.num_steps or (knobs.num_draft_tokens if (knobs.topk or 1) == 1 else None)
+    limits = [n for n in (steps, knobs.num_draft_tokens, *_limits(arm)) if n]
+    return min(limits) if steps or _limits(arm) else None
+
+
+def _limits(arm: Arm) -> list[int]:
+    """Of the length of a draft, by the fields of its requests."""
+    return [v for name in _LIMITING_FIELDS if type(v := arm.request.get(name)) is int and v > 0]
+
+
 def id_of(arm: Arm) -> str:
     """``arm.arm_id``, remembered."""
     return arm_facts(arm).arm_id
@@ -90,7 +103,7 @@ def _is_on(value: object) -> bool:
 def _facts(arm: Arm) -> ArmFacts:
     knobs = arm.knobs
     steps = knobs.num_steps or knobs.num_draft_tokens or 4
-    limits = [v for name in _LIMITING_FIELDS if type(v := arm.request.get(name)) is int and v > 0]
+    limits = _limits(arm)
     shape = (
         Shape(0, 1, 0)
         if arm.is_baseline

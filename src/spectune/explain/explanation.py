@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spectune.domain.cost_model import SpeedModel
 from spectune.domain.prediction import prediction_error
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.prediction_shape import id_of
-from spectune.explain.measured import MeasuredRow, Prediction
+from spectune.explain.measured import MeasuredRow, Prediction, baselines, tok_per_s_words
 from spectune.explain.next_actions import next_actions
 from spectune.explain.records import ExplainedRow, Explanation, ModelError, PredictedAgainstMeasured
 from spectune.explain.rows import best_row, explain_row
@@ -39,10 +40,11 @@ def explain(
     first = min(row.concurrency for row in rows)
     anchor = _anchor(rows, first)
     table = () if anchor is None else what_if_table(rows, model, anchor)
-    plan = schedule(rows, margin=margin)
-    best = best_row(rows, first)
+    compared = [_as_compared(row, rows, model) for row in rows]
+    plan = schedule(compared, margin=margin)
+    best = best_row(compared, first)
     actions = next_actions(
-        rows,
+        compared,
         explained,
         table,
         model,
@@ -51,11 +53,11 @@ def explain(
         winner_id=winner_id,
         winning_command=winning_command,
     )
-    concurrencies = sorted({row.concurrency for row in rows})
+    plain = {c: model.baseline_tok_per_s(c) for c in sorted({row.concurrency for row in rows})}
     winner = next((row for row in rows if id_of(row.arm) == winner_id), None)
     return Explanation(
-        headline=_headline(best, _shown(rows, first, winner_id) or anchor, explained),
-        baseline_tok_per_s={str(c): model.baseline_tok_per_s(c) or 0.0 for c in concurrencies},
+        headline=_headline(best, _shown(rows, first, winner_id) or anchor, explained, winner_id, margin),
+        baseline_tok_per_s={str(c): speed for c, speed in plain.items() if speed is not None},
         best_arm=id_of(best.arm),
         rows=explained,
         what_if=table,
@@ -86,19 +88,42 @@ def _shown(rows: Sequence[MeasuredRow], concurrency: int, winner_id: str | None)
     return next((r for r in known if r.concurrency == concurrency and id_of(r.arm) == winner_id), None)
 
 
-def _headline(best: MeasuredRow, anchor: MeasuredRow | None, explained: Sequence[ExplainedRow]) -> str:
+def _as_compared(row: MeasuredRow, rows: Sequence[MeasuredRow], model: SpeedModel) -> MeasuredRow:
+    """A baseline at the speed that every other row is set against: of several rows, their mean."""
+    plain = model.baseline_tok_per_s(row.concurrency)
+    if plain is None or row not in baselines(rows, row.concurrency):
+        return row
+    return replace(row, observation=replace(row.observation, tok_per_s=plain))
+
+
+def _headline(
+    best: MeasuredRow,
+    anchor: MeasuredRow | None,
+    explained: Sequence[ExplainedRow],
+    winner_id: str | None,
+    margin: float,
+) -> str:
     if anchor is None:
-        return f"{best.name} is the fastest, {best.tok_per_s:.1f} tok/s; no acceptance length is known"
+        return f"{best.name} is the fastest, {tok_per_s_words(best.tok_per_s)}; no acceptance length is known"
     row = next(e for e in explained if e.arm == anchor.name and e.concurrency == anchor.concurrency)
-    ratio, length = row.speedup or 1.0, row.acceptance_length or 1.0
-    sd = anchor.observation.log_sd
-    is_told = sd is None or abs(math.log(ratio)) > 1.96 * sd
-    wins = "cannot be told from plain decoding" if not is_told else "wins" if ratio > 1 else "loses"
+    ratio, even, tokens = row.speedup, row.break_even_acceptance_length, anchor.tokens_per_step
+    assert ratio is not None and even is not None and tokens is not None  # as of every anchor
+    kept = anchor.as_length(tokens)
+    is_best = id_of(anchor.arm) in (id_of(best.arm), winner_id)
+    which = "the best arm" if is_best else "the fastest arm with a draft"
     return (
-        f"{anchor.name}, the best arm, {wins}: {anchor.tok_per_s:.1f} tok/s, {ratio:.2f}x plain decoding, keeping "
-        f"{length:.2f} tokens per step where {row.break_even_acceptance_length or 1:.2f} break even. "
-        f"Limit: {row.binding_limit}"
+        f"{anchor.name}, {which}, {_outcome(anchor, ratio, margin)}: {tok_per_s_words(anchor.tok_per_s)}, {ratio:.2f}x "
+        f"plain decoding, keeping {kept:.2f} tokens per step where {even:.2f} break even. Limit: {row.binding_limit}"
     )
+
+
+def _outcome(row: MeasuredRow, ratio: float, margin: float) -> str:
+    """Figures without an error count beyond the margin, and a study's, of too few prompts for one, not at all."""
+    sd, difference = row.observation.log_sd, abs(math.log(ratio))
+    if sd is None and row.observation.speedup is None and difference <= math.log1p(margin):
+        return f"equals plain decoding within {100 * margin:g} %"
+    is_told = row.observation.speedup is None if sd is None else difference > 1.96 * sd
+    return "cannot be told from plain decoding" if not is_told else "wins" if ratio > 1 else "loses"
 
 
 def _judged(prediction: Prediction) -> PredictedAgainstMeasured:

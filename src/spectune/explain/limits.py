@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_shape import shape_of
-from spectune.explain.measured import MeasuredRow
+from spectune.explain.measured import MeasuredRow, tok_per_s_words
 from spectune.explain.records import LossShares, StepPart
 
 _DEAD_LENGTH = 1.02
@@ -36,36 +36,46 @@ def binding_limit(
         return "plain decoding: one token per forward pass; every other row is compared with it", None
     if ratio is None:
         return _unknown(row, implied, baseline), None
-    length = row.acceptance_length.value if row.acceptance_length else row.tokens_per_step or 1.0
+    length = row.as_length(ratio * row.tok_per_s / baseline)
     break_even = row.as_length(ratio)
     if length < _DEAD_LENGTH:
         return (
-            f"acceptance: {length:.2f} tokens per step, so every draft is rejected; check the drafter before its speed",
+            f"acceptance: {length:.2f} tokens per step, so {'nearly ' * (length > 1)}every draft is rejected; "
+            "check the drafter before its speed",
             "acceptance",
         )
     if math.log(ratio) < min(_CHEAPEST_LOG, -1.96 * (row.observation.log_sd or 0.0)):
         return (
-            f"figures that do not fit together: {length:.2f} tokens per step at {row.tok_per_s:.1f} tok/s make a step "
-            f"of {ratio:.2f} plain ones, and none that verifies a draft is cheaper than a plain one; see that speed, "
-            "acceptance length and baseline are of the same requests and settings",
+            f"figures that do not fit together: {length:.2f} tokens per step at {tok_per_s_words(row.tok_per_s)} make "
+            f"a step of {ratio:.2f} plain ones, and none that verifies a draft is cheaper than a plain one; see that "
+            "speed, acceptance length and baseline are of the same requests and settings",
+            None,
+        )
+    step_ms = 1e3 * ratio / baseline
+    verdict = f"{length:.2f} tokens per step against {break_even:.2f} to break even"
+    if row.most_tokens is None:
+        return (
+            f"acceptance or step overhead, not told apart: nothing says how many steps the draft has, and so how many "
+            f"tokens a perfect one would give; a step takes {step_ms:.1f} ms, {ratio:.2f} plain steps; {verdict}",
+            None,
+        )
+    if losses is None:
+        return (
+            f"the length of the draft: all of its {length:.2f} tokens per step are kept, at the cost of a plain step; "
+            "only a longer draft can give more",
             None,
         )
     name, seconds, share = _largest_part(parts)
     shares = (
-        ""
-        if losses is None
-        else f" (of the loss against a perfect draft, step overhead is {losses.step_overhead:.0%} "
+        f" (of the loss against a perfect draft, step overhead is {losses.step_overhead:.0%} "
         f"and acceptance {losses.acceptance:.0%})"
     )
-    verdict = f"{length:.2f} tokens per step against {break_even:.2f} to break even"
-    by_acceptance = losses is None or losses.acceptance >= losses.step_overhead
-    if by_acceptance:
+    if losses.acceptance >= losses.step_overhead:
         most = f" of {row.depth + 1} possible" if row.depth else ""
         return (
             f"acceptance: {length:.2f}{most} tokens per step are kept, {break_even:.2f} break even{shares}",
             "acceptance",
         )
-    step_ms = 1e3 * ratio / baseline
     cause = _cause(name, row)
     return (
         f"step overhead: a step takes {step_ms:.1f} ms, {ratio:.2f} plain steps, of which {cause} "
@@ -79,7 +89,7 @@ def _unknown(row: MeasuredRow, implied: Interval | None, baseline: float) -> str
         return "unknown: no acceptance length was given, and no like arm tells what its steps cost"
     side = "slower" if row.tok_per_s < baseline else "faster"
     return (
-        f"unknown without its acceptance length; if a step costs what like arms' do, {row.tok_per_s:.1f} tok/s "
+        f"unknown without its acceptance length; if a step costs what like arms' do, {tok_per_s_words(row.tok_per_s)} "
         f"({side} than plain) means {implied.value:.2f} tokens per step"
     )
 

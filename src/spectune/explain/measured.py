@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spectune.domain.arm import Arm
@@ -67,6 +68,12 @@ class MeasuredRow:
         return None if not self.depth else 1 + self.verify_frac * self.depth
 
 
+def baselines(rows: Sequence[MeasuredRow], concurrency: int) -> list[MeasuredRow]:
+    """Rows of plain decoding that others are set against: those with graphs, or where none has them all."""
+    plain = [r for r in rows if r.is_baseline and r.concurrency == concurrency]
+    return [r for r in plain if r.arm.knobs.cuda_graphs is not False] or plain
+
+
 @dataclass(frozen=True)
 class Prediction:
     """What was expected of an arm before it was measured, and what it then did (``None``: not measured)."""
@@ -87,8 +94,18 @@ class Prediction:
         return None
 
 
-def log_sd_of(interval: Interval | None) -> float | None:
-    """Standard error of the logarithm behind a 95 % interval; ``None`` where it has no bounds."""
+def tok_per_s_words(value: float) -> str:
+    """``82.3 tok/s``; slow ones with more digits."""
+    return f"{shown_speed(value)} tok/s"
+
+
+def shown_speed(value: float) -> str:
+    size = abs(value)
+    return f"{value:.{1 if size >= 9.95 else 2 if size >= 0.995 else 3}f}"
+
+
+def log_sd_of(interval: Interval | None, *, reach: float = 1.96) -> float | None:
+    """Standard error of the logarithm behind a 95 % interval, or one of this many; ``None`` where it has no bounds."""
     if interval is None or not interval.low or not interval.high:
         return None
-    return math.log(interval.high / interval.low) / (2 * 1.96)
+    return math.log(interval.high / interval.low) / (2 * reach)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from spectune.domain.cost_model import SpeedModel
+from spectune.domain.cost_model import DEFAULT_LOG_SD, SpeedModel
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of, shape_of
-from spectune.explain.measured import MeasuredRow
+from spectune.explain.measured import MeasuredRow, log_sd_of, shown_speed, tok_per_s_words
 from spectune.explain.records import ActionKind, ExplainedRow, NextAction, Schedule, WhatIf
 from spectune.explain.rows import best_row
 
 _MARGIN = 0.02
+_REACH_OF_90 = 1.645
+_TOLD = 1.96
+"""Standard errors between two speeds that are told apart."""
 _TRAINING_DISCOUNT = 0.25
 """Training is slow and may not get there: its gain counts for less than a flag's (declared)."""
 
@@ -51,9 +55,14 @@ def next_actions(
         ideas += _changes(what_if, best)
         ideas += _drafters(rows, by_name, best)
         trained = _fastest_with_a_drafter(rows, concurrency)
-        ideas += [] if trained is None else _train(by_name[(trained.name, trained.concurrency)], best)
+        if trained is not None:
+            now = max(
+                (i.score for i in ideas if i.kind in ("change-flag", "switch-off") and not i.unmeasured),
+                default=1,
+            )
+            ideas += _train(by_name[(trained.name, trained.concurrency)], best, most=now)
     ideas += _switch_off(plan)
-    ideas.append(_stop(ideas, best, shown))
+    ideas.append(_stop(ideas, best, shown, anchor))
     ideas.sort(key=lambda idea: -idea.score)
     return tuple(
         NextAction(
@@ -70,7 +79,11 @@ def next_actions(
 
 
 def _measured(row: MeasuredRow) -> Interval:
-    return LogEstimate(row.tok_per_s, row.observation.log_sd or 0.03).interval(unit="tok/s")
+    return LogEstimate(row.tok_per_s, _log_sd(row)).interval(unit="tok/s")
+
+
+def _log_sd(row: MeasuredRow) -> float:
+    return row.observation.log_sd or DEFAULT_LOG_SD
 
 
 def _fastest_with_a_drafter(rows: Sequence[MeasuredRow], concurrency: int) -> MeasuredRow | None:
@@ -93,14 +106,17 @@ def _winner(
         (r for r in rows if r.is_baseline and r.concurrency == concurrency), key=lambda r: r.tok_per_s
     )
     if best.is_baseline:
-        against = "" if anchor is None else f" against {anchor.tok_per_s:.1f} of the best arm, {anchor.name}"
-        loss = 0.0 if anchor is None else plain.tok_per_s / anchor.tok_per_s - 1
+        drafting = [r for r in rows if not r.is_baseline and r.concurrency == concurrency]
+        other = anchor or max(drafting, key=lambda r: r.tok_per_s, default=None)
+        if other is None:
+            return
         yield _Idea(
             "switch-off",
-            "switch speculation off" + (" with this drafter" if anchor is None or anchor.has_drafter else ""),
-            f"plain decoding runs {plain.tok_per_s:.1f} tok/s{against}",
+            "switch speculation off" + (" with this drafter" if other.has_drafter else ""),
+            f"plain decoding runs {tok_per_s_words(plain.tok_per_s)} against {shown_speed(other.tok_per_s)} of the "
+            f"fastest arm with a draft, {other.name}",
             _measured(plain),
-            loss,
+            plain.tok_per_s / other.tok_per_s - 1,
             command,
         )
         return
@@ -108,8 +124,8 @@ def _winner(
         yield _Idea(
             "measure",
             f"measure {best.name} again, with more prompts or repetitions",
-            f"{best.tok_per_s:.1f} tok/s against {shown.tok_per_s:.1f} of {shown.name}: these launches do not show it "
-            "to be faster",
+            f"{tok_per_s_words(best.tok_per_s)} against {shown_speed(shown.tok_per_s)} of {shown.name}: these launches "
+            "do not show it to be faster",
             _measured(best),
             0.5 * (best.tok_per_s / shown.tok_per_s - 1),
         )
@@ -118,7 +134,7 @@ def _winner(
         yield _Idea(
             "change-flag",
             f"serve {shown.name}",
-            f"measured: {shown.tok_per_s:.1f} tok/s, {1 + gain:.2f}x plain decoding",
+            f"measured: {tok_per_s_words(shown.tok_per_s)}, {1 + gain:.2f}x plain decoding",
             _measured(shown),
             gain,
             command,
@@ -153,7 +169,7 @@ def _changes(what_if: Sequence[WhatIf], best: MeasuredRow) -> Iterable[_Idea]:
 def _drafters(
     rows: Sequence[MeasuredRow], by_name: dict[tuple[str, int], ExplainedRow], best: MeasuredRow
 ) -> Iterable[_Idea]:
-    """Where drafters were compared in the same shape: which one keeps more."""
+    """Where drafters were compared in the same shape and are told apart: which one is faster, and what each keeps."""
     groups: dict[tuple[object, ...], list[MeasuredRow]] = {}
     for row in rows:
         if row.has_drafter:
@@ -166,13 +182,23 @@ def _drafters(
         fastest = max(group, key=lambda r: r.tok_per_s)
         slowest = min(group, key=lambda r: r.tok_per_s)
         words = [f"{r.name} {_length_words(by_name[(r.name, r.concurrency)])}" for r in (fastest, slowest)]
+        if math.log(fastest.tok_per_s / slowest.tok_per_s) <= _least_told(fastest, slowest):
+            continue
         yield _Idea(
             "use-drafter",
             f"keep the drafter of {fastest.name}, not the one of {slowest.name}",
-            f"in the same shape {fastest.tok_per_s:.1f} against {slowest.tok_per_s:.1f} tok/s: {'; '.join(words)}",
+            f"in the same shape {shown_speed(fastest.tok_per_s)} against {tok_per_s_words(slowest.tok_per_s)}: "
+            f"{'; '.join(words)}",
             _measured(fastest),
             0.5 * (fastest.tok_per_s / best.tok_per_s - 1) if fastest is not best else 0.0,
         )
+
+
+def _least_told(row: MeasuredRow, other: MeasuredRow) -> float:
+    """Log ratio from which two speeds are told apart; the margin where nothing says how they scatter."""
+    sds = [r.observation.log_sd for r in (row, other)]
+    known = [sd for sd in sds if sd is not None]
+    return _TOLD * math.hypot(*known) if len(known) == len(sds) else math.log1p(_MARGIN)
 
 
 def _length_words(row: ExplainedRow) -> str:
@@ -183,22 +209,28 @@ def _length_words(row: ExplainedRow) -> str:
     return "has an unknown acceptance length"
 
 
-def _train(row: ExplainedRow, best: MeasuredRow) -> Iterable[_Idea]:
-    """The acceptance lengths that training would have to reach, at the best arm's step cost."""
+def _train(row: ExplainedRow, best: MeasuredRow, *, most: float) -> Iterable[_Idea]:
+    """The acceptance lengths that training would have to reach, at the best arm's step cost.
+
+    ``most``: the score of what is measured and can be had at once, which goes first.
+    """
     if not row.required or row.acceptance_length is None:
         return
     wanted = [r for r in row.required if r.acceptance_length.value > row.acceptance_length]
     if not wanted:
         return
     words = ", ".join(
-        f"{r.acceptance_length.value:.2f} for {r.speedup:g}x ({r.tok_per_s:.0f} tok/s)"
+        f"{r.acceptance_length.value:.2f} for {r.speedup:g}x ({_rounded(r.tok_per_s)} tok/s)"
         + (" - out of reach at this depth" if r.reachable is False else "")
         for r in wanted
     )
     reachable = [r for r in wanted if r.reachable is not False]
     aim = reachable[min(1, len(reachable) - 1)] if reachable else wanted[0]
     length = aim.acceptance_length
-    speed = LogEstimate(aim.tok_per_s, 0.05).interval(unit="tok/s")
+    # At just that length: as uncertain as the length that the speed was worked out from.
+    speed = LogEstimate(aim.tok_per_s, log_sd_of(length, reach=_REACH_OF_90) or DEFAULT_LOG_SD).interval(
+        unit="tok/s"
+    )
     more = length.value / row.acceptance_length - 1
     gain = aim.tok_per_s / best.tok_per_s - 1
     yield _Idea(
@@ -207,8 +239,12 @@ def _train(row: ExplainedRow, best: MeasuredRow) -> Iterable[_Idea]:
         f"it keeps {row.acceptance_length:.2f} now, in {row.arm}; {more:.0%} more is needed for {aim.speedup:g}x, "
         "if the step cost stays",
         speed,
-        gain * _TRAINING_DISCOUNT if reachable else -0.5,
+        min(most, gain * _TRAINING_DISCOUNT) if reachable else -0.5,
     )
+
+
+def _rounded(speed: float) -> str:
+    return f"{speed:.0f}" if speed >= 9.5 else shown_speed(speed)
 
 
 def _switch_off(plan: Schedule | None) -> Iterable[_Idea]:
@@ -217,7 +253,8 @@ def _switch_off(plan: Schedule | None) -> Iterable[_Idea]:
     if plan.off_above_concurrency is not None:
         yield _Idea(
             "switch-off-above",
-            f"switch speculation off above {plan.off_above_concurrency} requests at once",
+            f"switch speculation off above {plan.off_above_concurrency} "
+            f"request{'s' * (plan.off_above_concurrency > 1)} at once",
             "plain decoding is faster at every larger concurrency measured",
             None,
             0.03,
@@ -233,13 +270,14 @@ def _switch_off(plan: Schedule | None) -> Iterable[_Idea]:
         )
 
 
-def _stop(ideas: Sequence[_Idea], best: MeasuredRow, shown: MeasuredRow) -> _Idea:
+def _stop(ideas: Sequence[_Idea], best: MeasuredRow, shown: MeasuredRow, anchor: MeasuredRow | None) -> _Idea:
     count = sum(1 for i in ideas if i.unmeasured)
-    why = (
-        f"{count} unmeasured setting{'s' * (count > 1)} may still be faster"
-        if count
-        else f"no setting beside the measured ones is predicted to beat {best.name} by {_MARGIN:.0%}"
-    )
+    if anchor is None:
+        why = "no acceptance length is known, so nothing is predicted of settings that were not measured"
+    elif count:
+        why = f"{count} unmeasured setting{'s' * (count > 1)} may still be faster"
+    else:
+        why = f"no other draft length or graphs of {anchor.name} are predicted to beat {best.name} by {_MARGIN:.0%}"
     if best is not shown:
         why = f"nothing is shown to be faster; {why}"
     return _Idea("stop", f"stop here, with {shown.name}", why, _measured(shown), 0.0005)

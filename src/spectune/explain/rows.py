@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from spectune.domain.cost_model import SpeedModel
+from spectune.domain.cost_model import DEFAULT_LOG_SD, SpeedModel
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of
@@ -14,7 +14,7 @@ from spectune.explain.measured import MeasuredRow, log_sd_of
 from spectune.explain.records import ExplainedRow, LossShares, RequiredLength, StepPart
 
 TARGET_SPEEDUPS = (1.0, 1.3, 1.5)
-_SPEED_LOG_SD = 0.03
+_SPEED_LOG_SD = DEFAULT_LOG_SD
 
 
 def explain_row(row: MeasuredRow, model: SpeedModel, *, machine_ceiling: float | None = None) -> ExplainedRow:
@@ -129,8 +129,9 @@ def _required(row: MeasuredRow, step_s: float, baseline: float) -> tuple[Require
 
 
 def implied_length(row: MeasuredRow, model: SpeedModel) -> Interval | None:
-    """Acceptance length that a speed means, if its steps cost what like arms' do."""
-    if row.is_baseline or not model.num_points:
+    """Acceptance length that a speed means, if its steps cost what those of other drafts do; ``None`` without one."""
+    known = any(o.acceptance_length is not None and not o.arm.is_baseline for o in model.observations)
+    if row.is_baseline or not known:
         return None
     prediction = model.predict(row.arm, concurrency=row.concurrency)
     cost = prediction.cost

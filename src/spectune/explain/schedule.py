@@ -14,12 +14,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spectune.domain.arm import Arm
+from spectune.domain.arm import Arm, FlagValue
 from spectune.domain.prediction_shape import shape_of
 from spectune.explain.measured import MeasuredRow
 from spectune.explain.records import Schedule
 
 SGLANG_CONFIG_FILE = "adaptive.json"
+_VLLM_KEY = "speculative."
+"""Of the flags of an arm, those that are keys of ``--speculative-config``."""
 _SGLANG_METHODS = frozenset({"eagle", "eagle3"})
 
 
@@ -76,6 +78,10 @@ def schedule(rows: Sequence[MeasuredRow], *, margin: float = 0.0) -> Schedule | 
     if arm is not None:
         vllm = vllm_speculative_config(best, arm)
         notes.append(
+            "vLLM: keys of the study's own --speculative-config that its arms do not name (prompt_lookup_max of ngram, "
+            "the engine's flags) belong in this one too"
+        )
+        notes.append(
             "vLLM: a schedule changes the verification length at run time, so its older model runner falls back "
             "from full to piecewise graphs; it is ignored with data parallelism"
         )
@@ -120,9 +126,21 @@ def vllm_speculative_config(best: Mapping[int, int], arm: Arm) -> dict[str, Any]
     config: dict[str, Any] = {"method": arm.knobs.method}
     if arm.knobs.drafter is not None:
         config["model"] = arm.knobs.drafter
+    for name, value in arm.flags.items():
+        if name.startswith(_VLLM_KEY):
+            config[name.removeprefix(_VLLM_KEY)] = _json_or_text(value)
     config["num_speculative_tokens"] = max(best.values())
     config["num_speculative_tokens_per_batch_size"] = vllm_ranges(best)
     return config
+
+
+def _json_or_text(value: FlagValue) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 def sglang_adaptive_config(best: Mapping[int, int]) -> dict[str, Any]:

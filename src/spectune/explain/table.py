@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from spectune.domain.arm import Arm, Knobs
+from spectune.domain.cost_model import DEFAULT_LOG_SD
 from spectune.domain.prediction_observation import Observation
 from spectune.errors import Problem, StudyFileError
-from spectune.explain.measured import MeasuredRow, log_sd_of
+from spectune.explain.measured import MeasuredRow, baselines, log_sd_of, shown_speed, tok_per_s_words
 from spectune.explain.table_cells import Cells
 
 REQUIRED = (
@@ -35,6 +36,13 @@ MAX_DRAFT = 1_000
 """Steps, branches and tokens of a draft: far beyond any that exists."""
 MAX_CONCURRENCY = 1_000_000
 DEFAULT_METHOD = "eagle3"
+_OTHER_WORDS = {
+    "eagle-3": "eagle3",
+    "draft-model": "draft_model",
+    "standalone": "draft_model",
+    "nextn": "mtp",
+}
+"""Methods as engines and papers write them."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ def read_table(text: str, *, path: str) -> Table:
             continue
         cells.append(Cells(line, dict(zip(header, (v.strip() for v in values), strict=True)), problems))
     found = [_row(row) for row in cells]
-    rows = [row for row in found if row is not None]
+    rows = _without_a_common_lack([row for row in found if row is not None])
     lines_of = [row.line for row, made in zip(cells, found, strict=True) if made is not None]
     problems += _table_problems(rows, lines_of, complete=not problems)
     if problems:
@@ -128,6 +136,12 @@ def _row(cells: Cells) -> MeasuredRow | None:
     is_baseline = tokens == 0
     if topk == 1 and steps and tokens == steps + 1:
         tokens = steps  # SGLang's own count, which includes the root; ``_with_assumptions`` says so
+    method = cells.text("method").lower()
+    method = _OTHER_WORDS.get(method, method) or DEFAULT_METHOD
+    if tokens and method == "none":
+        cells.problem(
+            "method", f"drafts nothing, and num_draft_tokens is {tokens}; give the method that drafts them"
+        )
     if is_baseline and steps:
         cells.problem("num_steps", "must be 0 or empty where num_draft_tokens is 0")
     if tokens and steps == 0:
@@ -139,7 +153,7 @@ def _row(cells: Cells) -> MeasuredRow | None:
     if len(cells.problems) > before or speed is None:
         return None
     knobs = Knobs(
-        method="none" if is_baseline else cells.text("method") or DEFAULT_METHOD,
+        method="none" if is_baseline else method,
         drafter=None if is_baseline else cells.text("drafter") or None,
         num_steps=None if is_baseline else steps or depth,
         topk=None if is_baseline else topk or None,
@@ -158,6 +172,18 @@ def _row(cells: Cells) -> MeasuredRow | None:
         launch=cells.line,
     )
     return MeasuredRow(name, observation, None if is_baseline else length, depth=depth)
+
+
+def _without_a_common_lack(rows: Sequence[MeasuredRow]) -> Sequence[MeasuredRow]:
+    """Where no row has graphs, none costs more than another for want of them."""
+    if any(row.arm.knobs.cuda_graphs is not False for row in rows):
+        return rows
+    found = []
+    for row in rows:
+        knobs = row.arm.knobs.model_copy(update={"cuda_graphs": None})
+        arm = row.arm.model_copy(update={"knobs": knobs})
+        found.append(replace(row, observation=replace(row.observation, arm=arm)))
+    return found
 
 
 def _counts_the_root(cells: Cells) -> bool:
@@ -196,7 +222,7 @@ def _table_problems(
 
 def _with_assumptions(rows: Sequence[MeasuredRow]) -> Table:
     """Fills a missing acceptance length from the row that differs in graphs alone, and tells twins apart."""
-    assumptions: list[str] = [*_pooled_baselines(rows)]
+    assumptions: list[str] = [*_baselines(rows)]
     taken: dict[tuple[object, ...], str] = {}
     distinct: list[MeasuredRow] = []
     for row in rows:
@@ -225,18 +251,42 @@ def _with_assumptions(rows: Sequence[MeasuredRow]) -> Table:
                 ),
             )
         filled.append(row)
-    return Table(tuple(filled), tuple(assumptions))
+    return Table(tuple(filled), (*assumptions, *_spread(rows)))
 
 
-def _pooled_baselines(rows: Sequence[MeasuredRow]) -> Iterable[str]:
+def _baselines(rows: Sequence[MeasuredRow]) -> Iterable[str]:
     for concurrency in sorted({row.concurrency for row in rows}):
-        plain = [r.tok_per_s for r in rows if r.is_baseline and r.concurrency == concurrency]
+        here = [r for r in rows if r.concurrency == concurrency]
+        compared = baselines(here, concurrency)
+        plain = [r.tok_per_s for r in compared]
         if len(plain) > 1:
             mean = math.exp(math.fsum(map(math.log, plain)) / len(plain))
             yield (
-                f"plain decoding at {concurrency} at once runs {mean:.1f} tok/s, the geometric mean of its "
-                f"{len(plain)} rows ({min(plain):.1f} to {max(plain):.1f})"
+                f"plain decoding at {concurrency} at once runs {tok_per_s_words(mean)}, the geometric mean of its "
+                f"{len(plain)} rows ({shown_speed(min(plain))} to {shown_speed(max(plain))})"
             )
+        yield from (
+            f"{r.name}: plain decoding without graphs, and not what other rows are set against"
+            for r in here
+            if r.is_baseline and r not in compared
+        )
+        with_graphs = [r.name for r in here if not r.is_baseline and r.arm.knobs.cuda_graphs]
+        if with_graphs and all(r.arm.knobs.cuda_graphs is False for r in compared):
+            yield (
+                f"plain decoding at {concurrency} at once has no graphs, and {with_graphs[0]}"
+                f"{f' and {len(with_graphs) - 1} more have' if len(with_graphs) > 1 else ' has'} them: a part of the "
+                "speedup is the graphs'"
+            )
+
+
+def _spread(rows: Sequence[MeasuredRow]) -> Iterable[str]:
+    """What intervals are made of where a table gives none."""
+    yield (
+        f"speeds come without their spread: {DEFAULT_LOG_SD:.0%} is taken for one standard error of each, and 90 % "
+        "intervals are made of it"
+    )
+    if any(r.acceptance_length is not None and r.acceptance_length.low is not None for r in rows):
+        yield "a range of acceptance lengths is read as a 95 % interval, and its middle as the value"
 
 
 def _as_other_drafter(row: MeasuredRow) -> MeasuredRow:

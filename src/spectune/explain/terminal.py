@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import unicodedata
 
 from rich import box
@@ -11,22 +12,27 @@ from rich.table import Table
 from rich.text import Text
 
 from spectune.domain.interval import Interval
+from spectune.explain.measured import shown_speed
 from spectune.explain.records import ExplainedRow, Explanation, Schedule
 from spectune.explain.schedule import vllm_flag
 
 MAX_ROWS = 40
 UNKNOWN = "?"
+_NOTHING_KNOWN = 1_000
+"""Between the ends of an interval: so wide a one says nothing."""
 
 
 def explanation_view(explanation: Explanation) -> RenderableType:
     """Headline, rows, parts of a step, what-if, next actions, schedule."""
     blocks: list[RenderableType] = [Text(plain(explanation.headline), style="bold"), _rows(explanation)]
+    if len(explanation.rows) > MAX_ROWS:
+        blocks.append(Text(f"the first {MAX_ROWS} of {len(explanation.rows)} rows; --json has all\n"))
     blocks += [_limits(explanation), _parts(explanation)]
     if explanation.what_if:
         blocks.append(_what_if(explanation))
     blocks.append(_next(explanation))
     if explanation.schedule is not None:
-        blocks.append(_schedule(explanation.schedule))
+        blocks += _schedule(explanation.schedule)
     if explanation.model_error is not None:
         error = explanation.model_error
         blocks.append(
@@ -40,7 +46,7 @@ def explanation_view(explanation: Explanation) -> RenderableType:
         blocks.append(Text("what training would buy:\n" + "\n".join(lines) + "\n"))
     if explanation.winning_command:
         title = explanation.winning_title
-        blocks.append(Text(f"{plain(title)}:\n  {plain(explanation.winning_command)}", overflow="fold"))
+        blocks.append(_to_paste(f"{plain(title)}:\n  {plain(explanation.winning_command)}"))
     if explanation.winning_request_note:
         blocks.append(Text(f"  {plain(explanation.winning_request_note)}", overflow="fold"))
     blocks += [Text(f"assumed: {plain(line)}", style="dim") for line in explanation.assumptions]
@@ -56,28 +62,37 @@ def _number(value: float | None, digits: int = 2) -> str:
     return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
-def _bounds(interval: Interval, digits: int = 1) -> str:
+def _speed(value: float | None) -> str:
+    return UNKNOWN if value is None else shown_speed(value)
+
+
+def _bounds(interval: Interval) -> str:
     if interval.low is None or interval.high is None:
-        return f"{interval.value:.{digits}f}"
-    return f"{interval.value:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+        return shown_speed(interval.value)
+    if interval.high > _NOTHING_KNOWN * interval.low:
+        return f"{shown_speed(interval.value)} [not known]"
+    return f"{shown_speed(interval.value)} [{shown_speed(interval.low)}, {shown_speed(interval.high)}]"
 
 
 def _rows(explanation: Explanation) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("arm", overflow="fold")
-    for name in ("at", "tok/s", "length", "step ms", "even at", "no cost", "all kept"):
+    machine = any(row.machine_ceiling_tok_per_s is not None for row in explanation.rows)
+    names = ("at", "tok/s", "length", "step ms", "even at", "no cost", "all kept")
+    for name in (*names, "machine") if machine else names:
         table.add_column(name, justify="right")
     for row in explanation.rows[:MAX_ROWS]:
         step = None if row.step_cost_s is None else 1e3 * row.step_cost_s
         table.add_row(
             Text(plain(row.arm)),
             f"c={row.concurrency}",
-            f"{row.e2e_tok_per_s:.1f}",
+            shown_speed(row.e2e_tok_per_s),
             _number(row.acceptance_length) if not row.is_baseline else "1",
             _number(step, 1),
             "" if row.is_baseline else _number(row.break_even_acceptance_length),
-            "" if row.is_baseline else _number(row.zero_overhead_tok_per_s, 1),
-            "" if row.is_baseline else _number(row.perfect_acceptance_tok_per_s, 1),
+            "" if row.is_baseline else _speed(row.zero_overhead_tok_per_s),
+            "" if row.is_baseline else _speed(row.perfect_acceptance_tok_per_s),
+            *((_speed(row.machine_ceiling_tok_per_s),) if machine else ()),
         )
     return table
 
@@ -108,21 +123,22 @@ def _parts(explanation: Explanation) -> Text:
 
 def _what_if(explanation: Explanation) -> Table:
     anchor = plain(explanation.what_if[0].arm)
-    table = Table(title=f"what if {anchor} had", box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    title = Text(f"what if {anchor} had")
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.add_column("change", overflow="fold")
-    table.add_column("predicted tok/s", justify="right")
+    table.add_column("predicted tok/s, 90 %", justify="right")
     table.add_column("speedup", justify="right")
     table.add_column("basis", overflow="fold")
     for item in explanation.what_if[:MAX_ROWS]:
         change = f"{item.change} (c={item.concurrency})"
         table.add_row(
-            Text(plain(change)), _bounds(item.predicted_tok_per_s), f"{item.speedup:.2f}x", item.basis
+            Text(plain(change)), _bounds(item.predicted_tok_per_s), f"{item.speedup:.2f}x", Text(item.basis)
         )
     return table
 
 
 def _next(explanation: Explanation) -> Text:
-    lines = ["next, most promising first:"]
+    lines = ["next, most promising first (90 % intervals):"]
     for action in explanation.next:
         speed = (
             "" if action.predicted_tok_per_s is None else f" -> {_bounds(action.predicted_tok_per_s)} tok/s"
@@ -132,13 +148,19 @@ def _next(explanation: Explanation) -> Text:
     return Text("\n".join(lines) + "\n")
 
 
-def _schedule(schedule: Schedule) -> Text:
+def _to_paste(text: str) -> Text:
+    """On one line however long: print it with ``crop=False``."""
+    return Text(text, no_wrap=True, overflow="ignore")
+
+
+def _schedule(schedule: Schedule) -> list[Text]:
     best = ", ".join(f"{k} at c={c}" for c, k in schedule.best_by_concurrency.items())
     lines = [f"draft length by concurrency: {best}"]
     if schedule.vllm_speculative_config is not None:
-        lines.append(f"  vLLM    --speculative-config '{plain(vllm_flag(schedule.vllm_speculative_config))}'")
+        config = shlex.quote(vllm_flag(schedule.vllm_speculative_config))
+        lines.append(f"  vLLM    --speculative-config {plain(config)}")
     if schedule.sglang_adaptive_config is not None:
         lines.append(f"  SGLang  {' '.join(schedule.sglang_flags)}")
         lines.append(f"          with the file {json.dumps(schedule.sglang_adaptive_config)}")
-    lines += [f"  note: {note}" for note in schedule.notes]
-    return Text("\n".join(lines) + "\n")
+    notes = "".join(f"  note: {note}\n" for note in schedule.notes)
+    return [_to_paste("\n".join(lines)), Text(notes)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from spectune.domain.arm import Arm
-from spectune.domain.cost_model import ArmPrediction, SpeedModel
+from spectune.domain.cost_model import DEFAULT_LOG_SD, ArmPrediction, SpeedModel
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of, shape_of
 from spectune.explain.measured import MeasuredRow
@@ -14,7 +14,7 @@ from spectune.explain.records import WhatIf
 
 _LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
 _CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128)
-_SPEED_LOG_SD = 0.03
+_SPEED_LOG_SD = DEFAULT_LOG_SD
 Factor = Literal["acceptance", "num_draft_tokens", "num_steps", "concurrency", "cuda_graphs", "overhead"]
 
 
@@ -109,7 +109,9 @@ def _concurrency(anchor: MeasuredRow, model: SpeedModel, rows: Sequence[Measured
     for concurrency in _CONCURRENCIES:
         if measured[0] < concurrency < measured[-1] and concurrency not in measured:
             prediction = model.predict(anchor.arm, concurrency=concurrency)
-            yield _predicted(anchor, "concurrency", f"{concurrency} requests at once", prediction)
+            found = _predicted(anchor, "concurrency", f"{concurrency} requests at once", prediction)
+            basis = f"{found.basis}; plain decoding taken between its measured concurrencies"
+            yield found.model_copy(update={"basis": basis})
 
 
 def _ids(rows: Sequence[MeasuredRow], concurrency: int) -> set[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from spectune.domain.cost_model import SpeedModel
 from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import shape_of
+from spectune.domain.prediction_shape import known_depth
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.explain.explanation import explain
@@ -83,9 +83,8 @@ def _row(arm: ArmSummary, load: LoadSummary, plain_tok_per_s: float) -> Measured
         length=load.acceptance_length.value if stated and load.acceptance_length else None,
         length_log_sd=log_sd_of(load.acceptance_length),
     )
-    shape = shape_of(arm.arm)
     length = None if arm.is_baseline else load.acceptance_length
-    return MeasuredRow(arm.name, observation, length, depth=shape.steps or None)
+    return MeasuredRow(arm.name, observation, length, depth=None if arm.is_baseline else known_depth(arm.arm))
 
 
 def predictions(

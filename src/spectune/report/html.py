@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from spectune.explain.records import ExplainedRow, Explanation
+from spectune.explain.schedule import SGLANG_CONFIG_FILE
 from spectune.report import bars, charts, plots, words
 from spectune.report.grouping import command_lines, failure_groups, finding_groups
 from spectune.report.records import ArmSummary, LoadSummary, StudySummary, TrialSummary
@@ -95,6 +96,7 @@ def _render(summary: StudySummary, *, live: Live | None) -> str:
         examples=_parity_examples(summary),
         commands=_commands(summary),
         num_failed=sum(t.status == "failed" for t in summary.trials),
+        sglang_config_file=SGLANG_CONFIG_FILE,
     )
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+
 from spectune.domain.interval import Interval
-from spectune.explain.records import Explanation, PredictedAgainstMeasured
+from spectune.explain.records import Explanation, PredictedAgainstMeasured, Schedule
+from spectune.explain.schedule import SGLANG_CONFIG_FILE, vllm_flag
 from spectune.report.markdown_text import block, escape, table
 from spectune.report.words import UNKNOWN, measured, milliseconds, number, percent, ratio, times
 
@@ -12,10 +16,16 @@ MAX_ROWS = 40
 
 
 def markdown_why(explanation: Explanation | None) -> list[str]:
-    """Sections "Why", "What next", "What if" and "Predicted and measured"; nothing without an explanation."""
+    """Sections "Why" to "Predicted and measured"; nothing without an explanation."""
     if explanation is None:
         return []
-    return [*_steps(explanation), *_next(explanation), *_what_if(explanation), *_predictions(explanation)]
+    return [
+        *_steps(explanation),
+        *_next(explanation),
+        *_what_if(explanation),
+        *_schedule(explanation.schedule),
+        *_predictions(explanation),
+    ]
 
 
 def _steps(explanation: Explanation) -> list[str]:
@@ -80,8 +90,24 @@ def _what_if(explanation: Explanation) -> list[str]:
     anchor = escape(explanation.what_if[0].arm)
     return [
         f"## What if {anchor} had",
-        table(["change", "predicted tok/s", "speedup", "basis"], rows, right=(1, 2)),
+        table(["change", "predicted tok/s, 90 %", "speedup", "basis"], rows, right=(1, 2)),
     ]
+
+
+def _schedule(schedule: Schedule | None) -> list[str]:
+    if schedule is None:
+        return []
+    lengths = ", ".join(f"{k} at c={c}" for c, k in schedule.best_by_concurrency.items())
+    lines = []
+    if schedule.vllm_speculative_config is not None:
+        lines.append(f"--speculative-config {shlex.quote(vllm_flag(schedule.vllm_speculative_config))}")
+    if schedule.sglang_adaptive_config is not None:
+        lines += [
+            " ".join(schedule.sglang_flags),
+            f"{SGLANG_CONFIG_FILE}: {json.dumps(schedule.sglang_adaptive_config)}",
+        ]
+    parts = ["## Draft length by concurrency", f"{lengths}; {'; '.join(map(escape, schedule.notes))}."]
+    return [*parts, block("\n".join(lines))] if lines else parts
 
 
 def _tok_per_s(speed: Interval | None) -> str:
