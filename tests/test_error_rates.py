@@ -12,6 +12,7 @@ from spectune.domain.planning import (
     Noise,
     describe_noise,
     detectable_ratio,
+    more_for_precision,
     more_needed,
     noise_floor,
     sample_size,
@@ -82,6 +83,20 @@ def test_the_detectable_difference_by_hand() -> None:
         Noise(0.0, 0.05), launches=1, prompts=400
     )
     assert re.search(r"tell [1-9]\d\d % apart", describe_noise(Noise(0.5, 0.2), launches=1, prompts=16))
+
+
+def test_a_machine_that_tells_only_a_factor_says_so_in_words() -> None:
+    words = describe_noise(Noise(0.26, 0.12, 1), launches=1, prompts=12)
+    assert words.startswith("this machine can tell only a factor of 14 apart with these 12 prompts")
+    assert "only a factor above 100 apart" in describe_noise(Noise(2.0, 0.1, 1), launches=1, prompts=12)
+
+
+def test_no_number_of_prompts_is_promised_that_would_not_do() -> None:
+    first = _one_comparison(launches=3, prompts=8, ratio=1.0, seed=1)
+    speedup = first.speedup.model_copy(update={"value": 1.01})
+    hopeless = first.model_copy(update={"speedup": speedup, "prompt_log_var": 4.0, "launch_log_var": 0.0})
+    assert more_needed(hopeless, margin=0.02).more_prompts is None
+    assert more_for_precision(hopeless, precision=0.001).more_prompts is None
 
 
 def test_the_noise_floor_is_recovered_from_the_same_arm_twice() -> None:

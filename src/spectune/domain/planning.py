@@ -18,7 +18,9 @@ from spectune.domain.statistics import Comparison, t_quantile
 from spectune.domain.statistics_launches import FEW_DEGREES, KNOWN_DEGREES, degrees_of_steps
 
 MAX_PROMPTS = 100_000
+"""More than so many are not asked for."""
 MAX_LAUNCHES_COUNTED = 1_000
+_LARGEST_FACTOR = 100
 
 
 @dataclass(frozen=True)
@@ -104,16 +106,24 @@ def detectable_ratio(
 
 def describe_noise(noise: Noise, *, launches: int, prompts: int) -> str:
     """One sentence for the report."""
-    percent = 100 * (detectable_ratio(noise, launches=launches, prompts=prompts) - 1)
+    ratio = detectable_ratio(noise, launches=launches, prompts=prompts)
     return (
-        f"this machine can tell {_shown(percent)} % apart with these {prompts} prompts and {launches} "
+        f"this machine can tell {_apart(ratio)} apart with these {prompts} prompts and {launches} "
         f"launch{'es' if launches != 1 else ''} per arm (launches alone differ by {noise.launch:.1%}, "
         f"prompts by {noise.prompt:.1%})"
     )
 
 
-def _shown(percent: float) -> str:
-    return f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"
+def _apart(ratio: float) -> str:
+    """``3.2 %``; where launches differ so much that only a large factor stands out, that factor."""
+    percent = 100 * (ratio - 1)
+    if percent < 1_000:
+        return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+    return (
+        f"only a factor of {ratio:.0f}"
+        if ratio < _LARGEST_FACTOR
+        else f"only a factor above {_LARGEST_FACTOR}"
+    )
 
 
 @dataclass(frozen=True)
@@ -168,6 +178,11 @@ class MoreNeeded:
         return f"CANNOT_TELL; {' or '.join(ways)} would" if ways else "CANNOT_TELL"
 
 
+def _more_prompts(needed: float, now: int) -> int | None:
+    """``None`` beyond what anybody asks: no number is promised that would not do."""
+    return max(1, math.ceil(needed) - now) if needed - now <= MAX_PROMPTS else None
+
+
 def more_for_precision(comparison: Comparison, *, precision: float, level: float | None = None) -> MoreNeeded:
     """Prompts, or launches, after which the speedup is known within this share of itself.
 
@@ -182,7 +197,7 @@ def more_for_precision(comparison: Comparison, *, precision: float, level: float
     own = t_quantile((1 + (level or comparison.speedup.level)) / 2, comparison.degrees) ** 2
     prompts = None
     if wanted > own * launch:
-        prompts = min(max(1, math.ceil(own * prompt * n / (wanted - own * launch)) - n), MAX_PROMPTS)
+        prompts = _more_prompts(own * prompt * n / (wanted - own * launch), n)
     if comparison.launch_log_var is None:
         return MoreNeeded(prompts, None)
     for launches in range(m + 1, MAX_LAUNCHES_COUNTED):
@@ -210,8 +225,7 @@ def more_needed(comparison: Comparison, *, margin: float, level: float | None = 
     n, m = comparison.num_prompts, comparison.num_trials
     prompts: int | None = None
     if wanted**2 > launch:
-        needed = math.ceil(prompt * n / (wanted**2 - launch))
-        prompts = min(max(1, needed - n), MAX_PROMPTS)
+        prompts = _more_prompts(prompt * n / (wanted**2 - launch), n)
     launches = None
     if comparison.launch_log_var is not None:
         launches = max(1, math.ceil((launch + prompt) * m / wanted**2) - m)
