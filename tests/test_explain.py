@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import math
 import shlex
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
 from report_realistic import realistic
@@ -363,6 +365,39 @@ class TestTable:
     def test_drafters_that_are_not_told_apart_are_not_ranked(self) -> None:
         lines = ("a,3,1,3,true,80.0,2.0", "b,3,1,3,true,80.5,2.0")
         assert not any(a.kind == "use-drafter" for a in explained(table_of(BASELINE, *lines)).next)
+
+    def test_parts_of_a_step_are_no_more_than_the_step(self) -> None:
+        """Three chains of one cost model, and one that is 15 % faster than it says."""
+        lines = ["k1,1,1,1,,75,1.6", "k2,2,1,2,,70,2.0", "k4,4,1,4,,60,2.4", "k3,3,1,3,,80,2.0"]
+        found = explained(table_of("plain,0,0,0,,90,", *lines))
+        for line in found.rows[1:]:
+            assert line.step_cost_s is not None
+            assert sum(p.s for p in line.parts) == pytest.approx(line.step_cost_s, rel=0.006)
+            assert all(p.s >= 0 for p in line.parts)
+
+    def test_a_drafter_is_trained_at_a_depth_that_lets_it_gain(self) -> None:
+        """k1 is the fastest and can never keep the 2.4 that would break even; k4 can keep its 3.6."""
+        found = explained(table_of(BASELINE, "k1,1,1,1,true,60,1.6", "k4,4,1,4,true,50,2.0"))
+        (train,) = [a for a in found.next if a.kind == "train"]
+        assert "in k4" in train.why and "3.60 for 1x" in train.action
+
+    def test_what_may_be_faster_comes_with_its_chance(self) -> None:
+        found = explained(table_of(BASELINE, "k5,5,1,5,true,85,2.6"))
+        (more,) = [a for a in found.next if "chance to beat" in a.why]
+        speed = more.predicted_tok_per_s
+        assert speed is not None and speed.low is not None and speed.high is not None
+        sd = math.log(speed.high / speed.low) / 2 / 1.645
+        chance = 1 - NormalDist().cdf(math.log(90 * 1.02 / speed.value) / sd)
+        assert f"({chance:.0%} chance to beat plain by 2%)" in more.why
+
+    def test_a_gain_below_the_models_own_error_is_not_promised(self) -> None:
+        rows = read_table(table_of(BASELINE, "k5,5,1,5,true,85,2.6"), path="x").rows
+        right = Interval(value=1.0, low=0.9, high=1.1, level=0.8, n=3, unit="x baseline")
+        for measured_speedup, promised in ((1.01, True), (0.6, False)):
+            off = [Prediction("k5", None, right, 85.0, measured_speedup)]
+            (more,) = [a for a in explain(rows, predictions=off).next if "k5 with" in a.action]
+            assert ("predicted to be faster" in more.why) is promised
+            assert ("off by 67% in the median of 1" in more.why) is not promised
 
     def test_what_is_measured_goes_before_training(self) -> None:
         kinds = [a.kind for a in explained(table_of(BASELINE, "k3,3,1,3,true,95,2.2")).next]

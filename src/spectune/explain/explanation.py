@@ -50,6 +50,7 @@ def explain(
         model,
         anchor=anchor,
         plan=plan,
+        error=_error(predictions),
         winner_id=winner_id,
         winning_command=winning_command,
     )

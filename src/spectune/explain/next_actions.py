@@ -11,7 +11,7 @@ from spectune.domain.interval import Interval
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of, shape_of
 from spectune.explain.measured import MeasuredRow, log_sd_of, shown_speed, tok_per_s_words
-from spectune.explain.records import ActionKind, ExplainedRow, NextAction, Schedule, WhatIf
+from spectune.explain.records import ActionKind, ExplainedRow, ModelError, NextAction, Schedule, WhatIf
 from spectune.explain.rows import best_row
 
 _MARGIN = 0.02
@@ -42,6 +42,7 @@ def next_actions(
     *,
     anchor: MeasuredRow | None,
     plan: Schedule | None,
+    error: ModelError | None = None,
     winner_id: str | None = None,
     winning_command: str | None = None,
 ) -> tuple[NextAction, ...]:
@@ -52,9 +53,9 @@ def next_actions(
     ideas = [*_winner(best, shown, anchor, rows, concurrency, winning_command)]
     if anchor is not None:
         by_name = {(e.arm, e.concurrency): e for e in explained}
-        ideas += _changes(what_if, best)
+        ideas += _changes(what_if, best, error)
         ideas += _drafters(rows, by_name, best)
-        trained = _fastest_with_a_drafter(rows, concurrency)
+        trained = _to_train(rows, concurrency, by_name)
         if trained is not None:
             now = max(
                 (i.score for i in ideas if i.kind in ("change-flag", "switch-off") and not i.unmeasured),
@@ -86,12 +87,22 @@ def _log_sd(row: MeasuredRow) -> float:
     return row.observation.log_sd or DEFAULT_LOG_SD
 
 
-def _fastest_with_a_drafter(rows: Sequence[MeasuredRow], concurrency: int) -> MeasuredRow | None:
-    """Whose acceptance length is known; n-grams are looked up, and nothing can train them."""
+def _to_train(
+    rows: Sequence[MeasuredRow], concurrency: int, by_name: dict[tuple[str, int], ExplainedRow]
+) -> MeasuredRow | None:
+    """The fastest arm with a drafter whose depth lets it gain anything; n-grams are looked up, nothing trains them."""
     known = [
         r for r in rows if r.concurrency == concurrency and r.has_drafter and r.tokens_per_step is not None
     ]
-    return max(known, key=lambda r: r.tok_per_s, default=None)
+    return max(known, key=lambda r: (_can_gain(by_name[(r.name, r.concurrency)]), r.tok_per_s), default=None)
+
+
+def _can_gain(row: ExplainedRow) -> bool:
+    return any(r.reachable is not False and r.acceptance_length.value > _kept(row) for r in row.required)
+
+
+def _kept(row: ExplainedRow) -> float:
+    return row.acceptance_length if row.acceptance_length is not None else math.inf
 
 
 def _winner(
@@ -141,8 +152,12 @@ def _winner(
         )
 
 
-def _changes(what_if: Sequence[WhatIf], best: MeasuredRow) -> Iterable[_Idea]:
-    """Unmeasured settings that may beat the best; the most promising of each factor."""
+def _changes(what_if: Sequence[WhatIf], best: MeasuredRow, error: ModelError | None) -> Iterable[_Idea]:
+    """Unmeasured settings that may beat the best; the most promising of each factor.
+
+    A gain smaller than what predictions here were off by is not promised.
+    """
+    limit = best.tok_per_s * (1 + _MARGIN)
     factors = ("num_draft_tokens", "num_steps", "cuda_graphs")
     for factor in factors:
         options = [w for w in what_if if w.factor == factor and w.concurrency == best.concurrency]
@@ -151,11 +166,16 @@ def _changes(what_if: Sequence[WhatIf], best: MeasuredRow) -> Iterable[_Idea]:
         top = max(options, key=lambda w: w.predicted_tok_per_s.value)
         speed = top.predicted_tok_per_s
         reach = speed.high or speed.value
-        if reach <= best.tok_per_s * (1 + _MARGIN):
+        if reach <= limit:
             continue
-        likely = speed.value > best.tok_per_s * (1 + _MARGIN)
-        word = "predicted to be faster" if likely else "may be faster, and is worth one launch"
         gain = speed.value / best.tok_per_s - 1
+        trusted = error is None or gain > error.median_abs_frac
+        likely = speed.value > limit and trusted
+        word = "predicted to be faster" if likely else "may be faster, and is worth one launch"
+        if trusted:
+            word += f" ({_chance_above(speed, limit):.0%} chance to beat {best.name} by {_MARGIN:.0%})"
+        elif error is not None:
+            word += f" (predictions here were off by {error.median_abs_frac:.0%} in the median of {error.n})"
         yield _Idea(
             "change-flag" if likely else "measure",
             f"measure {top.arm} with {top.change}",
@@ -164,6 +184,11 @@ def _changes(what_if: Sequence[WhatIf], best: MeasuredRow) -> Iterable[_Idea]:
             gain if likely else min(0.01, max(0.001, reach / best.tok_per_s - 1) / 10),
             unmeasured=True,
         )
+
+
+def _chance_above(speed: Interval, limit: float) -> float:
+    sd = log_sd_of(speed, reach=_REACH_OF_90)
+    return LogEstimate(speed.value, sd or 0.0).chance_above(limit)
 
 
 def _drafters(

@@ -83,9 +83,12 @@ def step_parts(
         context_tokens=row.observation.context_tokens,
         drafted=model.drafted(row.arm),
     )
+    added_s = math.fsum(c.cost.value for c in components) * forward_s
+    # No part takes more than what the step has beyond a plain one.
+    fits = min(1.0, max(0.0, step_s - forward_s) / added_s) if added_s > 0 else 1.0
     for component in components:
-        cost = component.cost
-        found.append(part(component.name, cost.value * forward_s, cost.sd * forward_s, component.separated))
+        s, sd_s = component.cost.value * forward_s * fits, component.cost.sd * forward_s
+        found.append(part(component.name, s, sd_s, component.separated))
     rest = step_s - math.fsum(p.s for p in found)
     if abs(rest) > 0.005 * step_s:
         found.append(part("not explained", rest, None, True))
