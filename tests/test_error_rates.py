@@ -166,6 +166,17 @@ def test_simultaneous_intervals_are_wider_and_keep_their_middle() -> None:
     assert called_different(together)
 
 
+def test_many_arms_on_one_degree_of_freedom_have_an_interval_that_says_nothing() -> None:
+    """The t quantile of 400 arms and two launches of plain decoding is 5,000: no number holds its exponential."""
+    speeds = {f"p{i}": 50.0 + i for i in range(4)}
+    slow = {p: v * 0.6 for p, v in speeds.items()}
+    arms = [SpeedSample(f"a{i}", i + 1, {p: v * 1.01 for p, v in speeds.items()}) for i in range(400)]
+    found = compare_with_baseline(arms, [SpeedSample("b", 0, speeds), SpeedSample("b", 401, slow)])
+    speedup = simultaneous(found, margin=0.02)["a7"].speedup
+    assert speedup.low is not None and speedup.high is not None
+    assert speedup.low < 1e-100 and 1e100 < speedup.high < math.inf
+
+
 class TestDrift:
     def samples(self, levels: list[float]) -> list[SpeedSample]:
         return [

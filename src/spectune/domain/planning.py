@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from spectune.domain.statistics import Comparison, t_quantile
+from spectune.domain.statistics import Comparison, ratio_of, t_quantile
 from spectune.domain.statistics_launches import FEW_DEGREES, KNOWN_DEGREES, degrees_of_steps
 
 MAX_PROMPTS = 100_000
@@ -101,7 +101,7 @@ def detectable_ratio(
     """The smallest ratio that is found with ``power``: 1.03 reads "can tell 3 % apart"."""
     apparent = _apparent_launch_var(noise, launches, prompts)
     error = math.sqrt(2 * apparent / launches + noise.prompt**2 / (launches * prompts))
-    return math.exp(_factor(level, power, _degrees(noise, launches, prompts)) * error)
+    return ratio_of(_factor(level, power, _degrees(noise, launches, prompts)) * error)
 
 
 def describe_noise(noise: Noise, *, launches: int, prompts: int) -> str:

@@ -9,6 +9,9 @@ from statistics import NormalDist
 
 from spectune.domain.interval import Interval
 
+_LARGEST_LOG = 300.0
+"""So that the ends of an interval are numbers."""
+
 
 @dataclass(frozen=True)
 class LogEstimate:
@@ -32,7 +35,7 @@ class LogEstimate:
         )
 
     def interval(self, *, unit: str, level: float = 0.9, n: int = 1) -> Interval:
-        reach = math.exp(NormalDist().inv_cdf((1 + level) / 2) * self.log_sd)
+        reach = math.exp(min(NormalDist().inv_cdf((1 + level) / 2) * self.log_sd, _LARGEST_LOG))
         return Interval(
             value=self.value,
             low=self.value / reach,

@@ -33,9 +33,11 @@ __all__ = [
     "geometric_mean_interval",
     "judge",
     "mean_interval",
+    "ratio_of",
     "t_quantile",
 ]
 
+_LARGEST_LOG = 300.0
 Verdict = Literal["FASTER", "SLOWER", "SAME", "CANNOT_TELL"]
 
 
@@ -44,6 +46,11 @@ def t_quantile(probability: float, degrees_of_freedom: float) -> float:
     from scipy.special import stdtrit  # takes half a second to import, and most commands do not need it
 
     return float(stdtrit(degrees_of_freedom, probability))
+
+
+def ratio_of(log: float) -> float:
+    """``exp``, bounded: with one degree of freedom and many arms an interval may end beyond any number."""
+    return math.exp(min(max(log, -_LARGEST_LOG), _LARGEST_LOG))
 
 
 def mean_interval(values: Sequence[float], *, unit: str, level: float = 0.95) -> Interval | None:
@@ -64,8 +71,8 @@ def geometric_mean_interval(values: Sequence[float], *, unit: str, level: float 
         return None
     return Interval(
         value=math.exp(logs.value),
-        low=None if logs.low is None else math.exp(logs.low),
-        high=None if logs.high is None else math.exp(logs.high),
+        low=None if logs.low is None else ratio_of(logs.low),
+        high=None if logs.high is None else ratio_of(logs.high),
         level=level,
         n=logs.n,
         unit=unit,
@@ -203,7 +210,7 @@ def _compare_one(
         if noise is not None and noise[1] < FEW_DEGREES:
             degrees = min(degrees, noise[1])
         half = t_quantile((1 + level) / 2, degrees) * math.sqrt(variance)
-        low, high = math.exp(mean - half), math.exp(mean + half)
+        low, high = ratio_of(mean - half), ratio_of(mean + half)
     speedup = Interval(value=math.exp(mean), low=low, high=high, level=level, n=n, unit="x baseline")
     return Comparison(
         arm_id=arm_id,

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spectune.domain.acceptance import AcceptanceCounts
-from spectune.domain.statistics import Comparison, t_quantile
+from spectune.domain.statistics import Comparison, ratio_of, t_quantile
 from spectune.domain.statistics_launches import f_quantile
 from spectune.domain.statistics_multiple import holm
 
@@ -50,7 +50,7 @@ class Change:
         if self.error is None or self.degrees is None:
             return None
         half = t_quantile((1 + level) / 2, self.degrees) * self.error
-        return math.exp(self.log_ratio - half), math.exp(self.log_ratio + half)
+        return ratio_of(self.log_ratio - half), ratio_of(self.log_ratio + half)
 
     def p_below(self, log_limit: float) -> float | None:
         """Of the hypothesis that the true log ratio is at least ``log_limit``: small means that it fell further."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from spectune.domain.statistics import Comparison, judge, t_quantile
+from spectune.domain.statistics import Comparison, judge, ratio_of, t_quantile
 
 
 def simultaneous(comparisons: Mapping[str, Comparison], *, margin: float) -> dict[str, Comparison]:
@@ -34,7 +34,7 @@ def _widened(comparison: Comparison, count: int, *, margin: float) -> Comparison
     half = t_quantile((1 + each) / 2, comparison.degrees) * error
     middle = math.log(comparison.speedup.value)
     speedup = comparison.speedup.model_copy(
-        update={"low": math.exp(middle - half), "high": math.exp(middle + half)}
+        update={"low": ratio_of(middle - half), "high": ratio_of(middle + half)}
     )
     return comparison.model_copy(update={"speedup": speedup, "verdict": judge(speedup, margin=margin)})
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spectune.domain.statistics import t_quantile
+from spectune.domain.statistics import ratio_of, t_quantile
 from spectune.domain.statistics_launches import SpeedSample, launch_noise
 
 
@@ -54,7 +54,7 @@ def compare_nodes(baselines: Sequence[SpeedSample], *, rate: float = 0.05) -> No
         variance, degrees = noise
         pairs = sum(1 for _ in itertools.combinations(places, 2))
         spread = math.sqrt(variance * (1 / len(logs[fastest]) + 1 / len(logs[slowest])))
-        smallest = math.exp(t_quantile(1 - rate / 2 / pairs, degrees) * spread)
+        smallest = ratio_of(t_quantile(1 - rate / 2 / pairs, degrees) * spread)
     return NodeDifference(
         fastest=fastest,
         slowest=slowest,

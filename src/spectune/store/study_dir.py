@@ -239,7 +239,10 @@ class StudyDir:
             _check_version(body, file)
             return Study.model_validate(body)
         except (OSError, ValueError, RecursionError) as error:
-            raise BadInput(f"{file}: not a study record of this version: {_first_line(error)}") from error
+            raise BadInput(
+                f"{file}: not a study record of this version: {_first_line(error)}\n"
+                "Its trials are not touched. Put a copy of the file back, or measure into another directory (--dir)."
+            ) from error
 
     def replace_study(self, study: Study) -> None:
         """The same study with more launches in its plan, or with the end of its search."""
