@@ -78,6 +78,15 @@ class TestTheStory:
         assert found.break_even_interval is not None
         assert found.break_even_interval.low is not None and found.break_even_interval.low < 2.4
 
+    def test_what_is_worked_out_of_three_figures_is_as_uncertain_as_all_of_them(
+        self, story: Explanation
+    ) -> None:
+        """2.0 to 2.4 is 4.7 % for one standard error, each of the two speeds 3 %: 6.3 %, and 1.645 of it is 10.4 %."""
+        even = row(story, "5 tokens with graphs").break_even_interval
+        assert even is not None and even.low is not None and even.high is not None
+        error = math.hypot(math.log(2.4 / 2.0) / 2 / 1.96, 0.03, 0.03)
+        assert math.log(even.high / even.value) == pytest.approx(1.645 * error, rel=1e-3)
+
     def test_acceptance_and_step_overhead_are_named_with_their_shares(self, story: Explanation) -> None:
         found = row(story, "5 tokens with graphs")
         assert found.loss_shares is not None

@@ -26,6 +26,8 @@ RUN_TO_RUN_LOG_SD = 0.012
 INVENTED_LOG_SD = 0.2
 """Of the conditional acceptance at a position never drafted, common to all of them: on nine published
 curves, lengths extrapolated from 3 positions then lie one standard deviation off in the root mean square."""
+LENGTH_LOG_SD = 0.03
+"""Of an acceptance length that came without counts or a range (declared)."""
 LENGTH_ONLY_LOG_SD = 0.05
 """Of a chain derived from acceptance lengths alone: peers' mean error of constant alpha is 6 %."""
 TYPICAL_FIRST, TYPICAL_DECAY = 0.78, 0.96

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Literal
 
 from spectune.domain.acceptance_model import (
+    LENGTH_LOG_SD,
     TYPICAL,
     ChainProfile,
     length_log_sd,
@@ -150,7 +151,7 @@ def _acceptance_key(arm: Arm) -> str:
 def _own_sd(observation: Observation) -> float:
     if observation.length_log_sd is not None:
         return observation.length_log_sd
-    return length_log_sd(observation.acceptance) if observation.acceptance is not None else 0.03
+    return length_log_sd(observation.acceptance) if observation.acceptance is not None else LENGTH_LOG_SD
 
 
 def _fit_family(group: Sequence[Observation]) -> _Family:

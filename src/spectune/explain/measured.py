@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spectune.domain.acceptance_model import LENGTH_LOG_SD, length_log_sd
 from spectune.domain.arm import Arm
+from spectune.domain.cost_model import DEFAULT_LOG_SD
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.prediction_shape import VARIABLE_METHODS
@@ -61,6 +63,31 @@ class MeasuredRow:
     def as_length(self, tokens: float) -> float:
         """The acceptance length that gives so many tokens per step, if as many passes check a draft as now."""
         return 1 + (tokens - 1) / self.verify_frac
+
+    @property
+    def speed_error(self) -> float:
+        """Standard error of the logarithm of the speed; a declared one where none is known."""
+        known = self.observation.log_sd
+        return DEFAULT_LOG_SD if known is None else known
+
+    @property
+    def step_error(self) -> float:
+        """As above, of a step's cost in seconds, and so of a speed at another length."""
+        return math.hypot(self.speed_error, self._length_sd)
+
+    @property
+    def length_error(self) -> float:
+        """As above, of a length worked out from this row's speed, its length and plain decoding's speed."""
+        own_baseline = self.observation.speedup is not None  # the error of a speedup holds plain decoding's
+        return math.hypot(self.step_error, 0.0 if own_baseline else DEFAULT_LOG_SD)
+
+    @property
+    def _length_sd(self) -> float:
+        known = log_sd_of(self.acceptance_length) or self.observation.length_log_sd
+        if known is not None:
+            return known
+        counts = self.observation.acceptance
+        return LENGTH_LOG_SD if counts is None else length_log_sd(counts)
 
     @property
     def most_tokens(self) -> float | None:

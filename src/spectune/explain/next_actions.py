@@ -80,11 +80,7 @@ def next_actions(
 
 
 def _measured(row: MeasuredRow) -> Interval:
-    return LogEstimate(row.tok_per_s, _log_sd(row)).interval(unit="tok/s")
-
-
-def _log_sd(row: MeasuredRow) -> float:
-    return row.observation.log_sd or DEFAULT_LOG_SD
+    return LogEstimate(row.tok_per_s, row.speed_error).interval(unit="tok/s")
 
 
 def _to_train(

@@ -10,11 +10,10 @@ from spectune.domain.interval import Interval
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of
 from spectune.explain.limits import binding_limit
-from spectune.explain.measured import MeasuredRow, log_sd_of
+from spectune.explain.measured import MeasuredRow
 from spectune.explain.records import ExplainedRow, LossShares, RequiredLength, StepPart
 
 TARGET_SPEEDUPS = (1.0, 1.3, 1.5)
-_SPEED_LOG_SD = DEFAULT_LOG_SD
 
 
 def explain_row(row: MeasuredRow, model: SpeedModel, *, machine_ceiling: float | None = None) -> ExplainedRow:
@@ -107,13 +106,8 @@ def _losses(tokens: float | None, ratio: float | None, most: float | None) -> Lo
     return LossShares(acceptance=acceptance / total, step_overhead=overhead / total)
 
 
-def _relative_sd(row: MeasuredRow) -> float:
-    length_sd = log_sd_of(row.acceptance_length) or row.observation.length_log_sd or 0.0
-    return math.hypot(row.observation.log_sd or _SPEED_LOG_SD, length_sd)
-
-
 def _length_interval(row: MeasuredRow, value: float) -> Interval:
-    return LogEstimate(value, _relative_sd(row)).interval(unit="tokens/step", level=0.9)
+    return LogEstimate(value, row.length_error).interval(unit="tokens/step", level=0.9)
 
 
 def _required(row: MeasuredRow, step_s: float, baseline: float) -> tuple[RequiredLength, ...]:
@@ -139,7 +133,7 @@ def implied_length(row: MeasuredRow, model: SpeedModel) -> Interval | None:
     prediction = model.predict(row.arm, concurrency=row.concurrency)
     cost = prediction.cost
     value = max(1.0, prediction.length_for(row.tok_per_s))
-    return LogEstimate(value, math.hypot(cost.sd / cost.value, _SPEED_LOG_SD)).interval(
+    return LogEstimate(value, math.hypot(cost.sd / cost.value, DEFAULT_LOG_SD)).interval(
         unit="tokens/step", level=0.9
     )
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from spectune.domain.acceptance_model import LENGTH_LOG_SD
 from spectune.domain.arm import Arm, Knobs
 from spectune.domain.cost_model import DEFAULT_LOG_SD
 from spectune.domain.prediction_observation import Observation
@@ -282,8 +283,8 @@ def _baselines(rows: Sequence[MeasuredRow]) -> Iterable[str]:
 def _spread(rows: Sequence[MeasuredRow]) -> Iterable[str]:
     """What intervals are made of where a table gives none."""
     yield (
-        f"speeds come without their spread: {DEFAULT_LOG_SD:.0%} is taken for one standard error of each, and 90 % "
-        "intervals are made of it"
+        f"speeds come without their spread: {DEFAULT_LOG_SD:.0%} is taken for one standard error of each, "
+        f"{LENGTH_LOG_SD:.0%} of an acceptance length that is no range, and 90 % intervals are made of it"
     )
     if any(r.acceptance_length is not None and r.acceptance_length.low is not None for r in rows):
         yield "a range of acceptance lengths is read as a 95 % interval, and its middle as the value"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from spectune.domain.arm import Arm
-from spectune.domain.cost_model import DEFAULT_LOG_SD, ArmPrediction, SpeedModel
+from spectune.domain.cost_model import ArmPrediction, SpeedModel
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of, shape_of
 from spectune.explain.measured import MeasuredRow
@@ -14,28 +14,27 @@ from spectune.explain.records import WhatIf
 
 _LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
 _CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128)
-_SPEED_LOG_SD = DEFAULT_LOG_SD
 Factor = Literal["acceptance", "num_draft_tokens", "num_steps", "concurrency", "cuda_graphs", "overhead"]
 
 
 def what_if_table(rows: Sequence[MeasuredRow], model: SpeedModel, anchor: MeasuredRow) -> tuple[WhatIf, ...]:
     """Changes of ``anchor``, the fastest speculating arm, one at a time."""
-    if anchor.tokens_per_step is None:
+    tokens, baseline = anchor.tokens_per_step, model.baseline_tok_per_s(anchor.concurrency)
+    if tokens is None or baseline is None:
         return ()
     return (
-        *_acceptance(anchor, model),
-        *_overhead(anchor, model),
+        *_acceptance(anchor, tokens, baseline),
+        *_overhead(anchor, tokens, baseline),
         *_lengths(anchor, model, rows),
         *_graphs(anchor, model, rows),
         *_concurrency(anchor, model, rows),
     )
 
 
-def _acceptance(anchor: MeasuredRow, model: SpeedModel) -> Iterable[WhatIf]:
+def _acceptance(anchor: MeasuredRow, kept: float, baseline: float) -> Iterable[WhatIf]:
     """Other acceptance lengths at the step cost as measured: cost does not depend on what is kept."""
-    baseline = model.baseline_tok_per_s(anchor.concurrency) or 1.0
-    step_s = (anchor.tokens_per_step or 1.0) / anchor.tok_per_s
-    now = anchor.as_length(anchor.tokens_per_step or 1.0)
+    step_s = kept / anchor.tok_per_s
+    now = anchor.as_length(kept)
     lengths = {round(anchor.as_length(step_s * baseline), 3): "break-even"}
     lengths |= {round(now + 0.5, 2): "half a token more", round(now + 1.0, 2): "one token more"}
     if anchor.depth:
@@ -43,21 +42,19 @@ def _acceptance(anchor: MeasuredRow, model: SpeedModel) -> Iterable[WhatIf]:
         lengths[float(anchor.depth + 1)] = "every draft kept"
     for length, label in sorted(lengths.items()):
         tokens = 1 + anchor.verify_frac * (length - 1)
-        speed = LogEstimate(tokens / step_s, anchor.observation.log_sd or _SPEED_LOG_SD)
+        speed = LogEstimate(tokens / step_s, anchor.step_error)
         change, basis = f"acceptance length {length:.2f} ({label})", "at the measured step cost"
         yield _made(anchor, "acceptance", change, anchor.concurrency, length, speed, baseline, basis)
 
 
-def _overhead(anchor: MeasuredRow, model: SpeedModel) -> Iterable[WhatIf]:
-    baseline = model.baseline_tok_per_s(anchor.concurrency) or 1.0
-    now = anchor.tokens_per_step or 1.0
+def _overhead(anchor: MeasuredRow, now: float, baseline: float) -> Iterable[WhatIf]:
     step_s = now / anchor.tok_per_s
     extra_s = max(0.0, step_s - 1 / baseline)
     for share, label in (
         (0.5, "half of what a step adds to a plain one saved"),
         (1.0, "a verify step as cheap as a plain one"),
     ):
-        speed = LogEstimate(now / (step_s - share * extra_s), anchor.observation.log_sd or _SPEED_LOG_SD)
+        speed = LogEstimate(now / (step_s - share * extra_s), anchor.step_error)
         yield _made(
             anchor, "overhead", label, anchor.concurrency, now, speed, baseline, "arithmetic, not a setting"
         )
