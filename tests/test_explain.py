@@ -295,6 +295,21 @@ class TestTable:
         assert "0.56 plain ones" in found.binding_limit
         assert found.binding_factor is None
 
+    def test_figures_that_contradict_each_other_win_nothing_and_are_not_served(self) -> None:
+        found = explained(
+            table_of("plain,0,0,0,,0.090,", "k3,3,1,3,,95,2.2")
+        )  # thousands of tok/s beside tok/s
+        assert "k3, the best arm, tells nothing" in found.headline
+        assert found.next[0].action.startswith("measure k3 and plain decoding again")
+        assert not any(a.action.startswith("serve") for a in found.next)
+
+    def test_lines_are_counted_as_editors_count_them(self) -> None:
+        with pytest.raises(BadInput, match=r"line 4: e2e_tok_per_s: .* got 'x'"):
+            read_table(table_of(BASELINE, "a\x0cb\u2028c,3,1,3,,120,2.0", "k4,4,1,4,,x,2.0"), path="x")
+        with pytest.raises(BadInput, match="line 3: arm: is longer than 200 characters"):
+            read_table(table_of(BASELINE, "k" * 201 + ",3,1,3,,120,2.0"), path="x")
+        assert "a\ufffdb\ufffdc" in shown(explained(table_of(BASELINE, "a\x0cb\u2028c,3,1,3,,120,2.0")))
+
     def test_one_token_is_not_tokens(self) -> None:
         limit = row(explained(table_of(BASELINE, "k1,1,1,1,true,60,1.4")), "k1").binding_limit
         assert "verifying 1 token and drafting 1 step and work" in limit

@@ -10,6 +10,7 @@ from spectune.domain.cost_model import SpeedModel
 from spectune.domain.prediction import prediction_error
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.prediction_shape import id_of
+from spectune.explain.limits import is_contradiction
 from spectune.explain.measured import MeasuredRow, Prediction, baselines, tok_per_s_words
 from spectune.explain.next_actions import next_actions
 from spectune.explain.records import ExplainedRow, Explanation, ModelError, PredictedAgainstMeasured
@@ -112,8 +113,11 @@ def _headline(
     kept = anchor.as_length(tokens)
     is_best = id_of(anchor.arm) in (id_of(best.arm), winner_id)
     which = "the best arm" if is_best else "the fastest arm with a draft"
+    outcome = _outcome(anchor, ratio, margin)
+    if is_contradiction(anchor, row.step_cost_ratio):
+        outcome = "tells nothing"
     return (
-        f"{anchor.name}, {which}, {_outcome(anchor, ratio, margin)}: {tok_per_s_words(anchor.tok_per_s)}, {ratio:.2f}x "
+        f"{anchor.name}, {which}, {outcome}: {tok_per_s_words(anchor.tok_per_s)}, {ratio:.2f}x "
         f"plain decoding, keeping {kept:.2f} tokens per step where {even:.2f} break even. Limit: {row.binding_limit}"
     )
 

@@ -44,7 +44,7 @@ def binding_limit(
             "check the drafter before its speed",
             "acceptance",
         )
-    if math.log(ratio) < min(_CHEAPEST_LOG, -1.96 * (row.observation.log_sd or 0.0)):
+    if is_contradiction(row, ratio):
         return (
             f"figures that do not fit together: {length:.2f} tokens per step at {tok_per_s_words(row.tok_per_s)} make "
             f"a step of {ratio:.2f} plain ones, and none that verifies a draft is cheaper than a plain one; see that "
@@ -82,6 +82,11 @@ def binding_limit(
         f"{'take' if ' and ' in cause else 'takes'} {1e3 * seconds:.1f} ms ({share:.0%}); {verdict}{shares}",
         name,
     )
+
+
+def is_contradiction(row: MeasuredRow, ratio: float | None) -> bool:
+    """Whether a step would be cheaper than a plain one, by more than its error."""
+    return ratio is not None and math.log(ratio) < min(_CHEAPEST_LOG, -1.96 * row.speed_error)
 
 
 def _unknown(row: MeasuredRow, implied: Interval | None, baseline: float) -> str:

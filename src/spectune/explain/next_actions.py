@@ -10,6 +10,7 @@ from spectune.domain.cost_model import DEFAULT_LOG_SD, SpeedModel
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of, shape_of
+from spectune.explain.limits import is_contradiction
 from spectune.explain.measured import MeasuredRow, log_sd_of, shown_speed, tok_per_s_words
 from spectune.explain.records import ActionKind, ExplainedRow, ModelError, NextAction, Schedule, WhatIf
 from spectune.explain.rows import best_row
@@ -138,6 +139,17 @@ def _winner(
         )
     if not shown.is_baseline:
         gain = shown.tok_per_s / plain.tok_per_s - 1
+        tokens = shown.tokens_per_step
+        if tokens is not None and is_contradiction(shown, tokens / shown.tok_per_s * plain.tok_per_s):
+            yield _Idea(
+                "measure",
+                f"measure {shown.name} and plain decoding again, on the same requests and settings",
+                "their figures do not fit together: no step that verifies a draft is cheaper than a plain one",
+                None,
+                gain,
+            )
+            if command is None:
+                return
         yield _Idea(
             "change-flag",
             f"serve {shown.name}",

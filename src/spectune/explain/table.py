@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,6 +37,9 @@ MAX_ROWS = 500
 MAX_DRAFT = 1_000
 """Steps, branches and tokens of a draft: far beyond any that exists."""
 MAX_CONCURRENCY = 1_000_000
+MAX_NAME = 200
+_LINE_END = re.compile(r"\r\n|\n|\r")
+"""As editors count lines; a form feed in a name ends none."""
 DEFAULT_METHOD = "eagle3"
 _OTHER_WORDS = {
     "eagle-3": "eagle3",
@@ -58,7 +62,7 @@ def read_table(text: str, *, path: str) -> Table:
     problems: list[Problem] = []
     lines = [
         (i, line)
-        for i, line in enumerate(text.splitlines(), 1)
+        for i, line in enumerate(_LINE_END.split(text), 1)
         if line.strip() and not line.lstrip().startswith("#")
     ]
     if not lines:
@@ -126,6 +130,9 @@ def _row(cells: Cells) -> MeasuredRow | None:
     name = cells.text("arm")
     if not name:
         cells.problem("arm", "must be a name")
+    for column in ("arm", *OPTIONAL):
+        if len(cells.text(column)) > MAX_NAME:
+            cells.problem(column, f"is longer than {MAX_NAME} characters")
     tokens = cells.whole("num_draft_tokens", least=0, most=MAX_DRAFT)
     steps = cells.whole("num_steps", least=0, most=MAX_DRAFT)
     topk = cells.whole("topk", least=0, most=MAX_DRAFT)

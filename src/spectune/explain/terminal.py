@@ -54,8 +54,13 @@ def explanation_view(explanation: Explanation) -> RenderableType:
 
 
 def plain(text: str) -> str:
-    """Without control characters: names and commands come from files."""
-    return "".join(c if c == "\n" or unicodedata.category(c)[0] != "C" else "\ufffd" for c in text)
+    """Without control characters and separators of lines: names and commands come from files."""
+    return "".join(c if c == "\n" or not _is_control(c) else "\ufffd" for c in text)
+
+
+def _is_control(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category[0] == "C" or category in ("Zl", "Zp")
 
 
 def _number(value: float | None, digits: int = 2) -> str:
