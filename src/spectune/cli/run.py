@@ -22,7 +22,7 @@ from spectune.domain.study import Study
 from spectune.errors import BadInput
 from spectune.report.finding_kinds import PRECISION_NOT_REACHED
 from spectune.report.terminal import study_tables
-from spectune.report.words import listing, percent
+from spectune.report.words import count, listing, percent
 from spectune.runner.order import launches_of
 from spectune.runner.study import remaining
 from spectune.store.places import is_shared, text_of
@@ -111,7 +111,12 @@ def _report(args: argparse.Namespace, results: StudyResults) -> int:
             console.print(f"search ended: {study.search_end}", markup=False)
         if outcome.reason == "budget":
             left = launches_of(study, remaining(study, outcome.trials))
-            console.print(f"stopped by the budget with {left} launches left; raise it and run again to go on")
+            where = (
+                "before the search ended"
+                if study.search is not None
+                else f"with {count(left, 'launch')} left"
+            )
+            console.print(f"stopped by the budget {where}; raise it and run again to go on")
         short = [f.subject for f in results.summary.findings if f.code == PRECISION_NOT_REACHED.code]
         if short and study.precision is not None:
             console.print(
@@ -168,7 +173,9 @@ def _print_dry_run(study: Study, preview: Preview) -> None:
         out.write(f"order of launches: {', '.join(preview.order) or 'nothing left to do'}\n")
     else:
         out.write(f"search: {study.search} asks for each next launch; of {len(study.arms)} arms, likely\n")
-    out.write(f"{preview.launches} launches, about {duration(preview.estimated_s)} ({preview.basis})\n")
+    out.write(
+        f"{count(preview.launches, 'launch')}, about {duration(preview.estimated_s)} ({preview.basis})\n"
+    )
 
 
 def _print_json(value: Any) -> None:

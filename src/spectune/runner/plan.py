@@ -253,7 +253,9 @@ def _arms(
         if arm.arm_id == baseline.arm_id:
             continue
         if arm.arm_id in arms:
-            problem(place, f"arm {name} is the same configuration as arm {arms[arm.arm_id].name}")
+            both = place == ("factors",) and spec.arms
+            there = "; leave it out of one of `arms` and `factors`" if both else "; give it once"
+            problem(place, f"arm {name} is the same configuration as arm {arms[arm.arm_id].name}{there}")
             continue
         if name in names and place == ("factors",):  # nobody can give a combination another name
             name = next(n for i in itertools.count(2) if (n := f"{name[:56]}-{i}") not in names)

@@ -78,7 +78,7 @@ class SearchEstimate:
         most = f", at most {self.launches_most} in {self.minutes_most:.0f}" if self.launches_most else ""
         shared = self.trials_likely > self.launches_likely
         on_them = f" for {self.trials_likely} measurements" if shared else ""
-        likely = f"likely {self.launches_likely} launches{on_them}"
+        likely = f"likely {self.launches_likely} launch{'es' * (self.launches_likely != 1)}{on_them}"
         return f"{likely} in {self.minutes_likely:.0f} min{most} ({self.basis})"
 
 
