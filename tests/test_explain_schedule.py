@@ -122,6 +122,13 @@ def test_trees_are_left_out_of_the_schedule() -> None:
     assert plan(LOADS + tree).best_by_concurrency["1"] == 5
 
 
+def test_lengths_that_are_not_told_apart_are_said_to_be() -> None:
+    near = plan(LOADS + "k4-4,4,1,4,true,94.5,2.7,4,eagle3,d\n")
+    assert near.best_by_concurrency["4"] == 3
+    assert any(note.endswith("as far as these figures tell: 4 at c=4") for note in near.notes)
+    assert not any("figures tell" in note for note in plan().notes)
+
+
 def test_one_concurrency_makes_no_schedule() -> None:
     only = "\n".join(
         line for line in LOADS.splitlines() if ",1,none" in line or ",1,eagle3" in line or "arm," in line

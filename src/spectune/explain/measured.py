@@ -101,6 +101,13 @@ def baselines(rows: Sequence[MeasuredRow], concurrency: int) -> list[MeasuredRow
     return [r for r in plain if r.arm.knobs.cuda_graphs is not False] or plain
 
 
+def told_apart(row: MeasuredRow, other: MeasuredRow, *, margin: float) -> bool:
+    """Whether two speeds differ by more than their errors, or than the margin where nothing says how they scatter."""
+    sds = [sd for r in (row, other) if (sd := r.observation.log_sd) is not None]
+    least = 1.96 * math.hypot(*sds) if len(sds) == 2 else math.log1p(margin)
+    return abs(math.log(row.tok_per_s / other.tok_per_s)) > least
+
+
 @dataclass(frozen=True)
 class Prediction:
     """What was expected of an arm before it was measured, and what it then did (``None``: not measured)."""

@@ -11,14 +11,12 @@ from spectune.domain.interval import Interval
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of, shape_of
 from spectune.explain.limits import is_contradiction
-from spectune.explain.measured import MeasuredRow, log_sd_of, shown_speed, tok_per_s_words
+from spectune.explain.measured import MeasuredRow, log_sd_of, shown_speed, tok_per_s_words, told_apart
 from spectune.explain.records import ActionKind, ExplainedRow, ModelError, NextAction, Schedule, WhatIf
 from spectune.explain.rows import best_row
 
 _MARGIN = 0.02
 _REACH_OF_90 = 1.645
-_TOLD = 1.96
-"""Standard errors between two speeds that are told apart."""
 _TRAINING_DISCOUNT = 0.25
 """Training is slow and may not get there: its gain counts for less than a flag's (declared)."""
 
@@ -215,7 +213,7 @@ def _drafters(
         fastest = max(group, key=lambda r: r.tok_per_s)
         slowest = min(group, key=lambda r: r.tok_per_s)
         words = [f"{r.name} {_length_words(by_name[(r.name, r.concurrency)])}" for r in (fastest, slowest)]
-        if math.log(fastest.tok_per_s / slowest.tok_per_s) <= _least_told(fastest, slowest):
+        if not told_apart(fastest, slowest, margin=_MARGIN):
             continue
         yield _Idea(
             "use-drafter",
@@ -225,13 +223,6 @@ def _drafters(
             _measured(fastest),
             0.5 * (fastest.tok_per_s / best.tok_per_s - 1) if fastest is not best else 0.0,
         )
-
-
-def _least_told(row: MeasuredRow, other: MeasuredRow) -> float:
-    """Log ratio from which two speeds are told apart; the margin where nothing says how they scatter."""
-    sds = [r.observation.log_sd for r in (row, other)]
-    known = [sd for sd in sds if sd is not None]
-    return _TOLD * math.hypot(*known) if len(known) == len(sds) else math.log1p(_MARGIN)
 
 
 def _length_words(row: ExplainedRow) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from spectune.domain.arm import Arm, FlagValue
 from spectune.domain.prediction_shape import shape_of
-from spectune.explain.measured import MeasuredRow
+from spectune.explain.measured import MeasuredRow, told_apart
 from spectune.explain.records import Schedule
 
 SGLANG_CONFIG_FILE = "adaptive.json"
@@ -73,6 +73,9 @@ def schedule(rows: Sequence[MeasuredRow], *, margin: float = 0.0) -> Schedule | 
     notes = [
         "concurrency stands for the running batch; between measured points the smaller one's value holds"
     ]
+    near = [f"{names} at c={c}" for c, row in chosen.items() if (names := _near(row, family, margin))]
+    if near:
+        notes.append(f"as fast as the ones above, as far as these figures tell: {', '.join(near)}")
     vllm = sglang = None
     flags: tuple[str, ...] = ()
     if arm is not None:
@@ -96,6 +99,17 @@ def schedule(rows: Sequence[MeasuredRow], *, margin: float = 0.0) -> Schedule | 
         sglang_flags=flags,
         notes=tuple(notes),
     )
+
+
+def _near(best: MeasuredRow, rows: Sequence[MeasuredRow], margin: float) -> str:
+    """Other lengths that are not told apart from the best at its concurrency; 0 is plain decoding."""
+    others = [r for r in rows if r.concurrency == best.concurrency and r is not best]
+    near = {
+        0 if r.is_baseline else shape_of(r.arm).tokens
+        for r in others
+        if not told_apart(best, r, margin=margin)
+    }
+    return " and ".join(map(str, sorted(near)))
 
 
 def _off_above(best: Mapping[int, int]) -> int | None:
