@@ -91,6 +91,22 @@ class TestHeadline:
         assert again.startswith("slow is fastest: 1.20x")
         assert "Stopped early, slower on the first prompts: fast. 1 more arm was not launched" in again
 
+    @pytest.mark.parametrize(
+        ("end", "words"),
+        [
+            (
+                "predict: the budget of 2 launches is spent",
+                "the budget was spent before, so it may be faster.",
+            ),
+            ("predict: no arm left has a chance of 10 % or more", "the search expects no gain."),
+            ("one-factor: no single change of fast is left", "one-factor did not come to it."),
+        ],
+    )
+    def test_of_a_search_says_why_arms_were_not_launched(self, end, words):
+        of = study(FAST, SLOW, search=end.partition(":")[0], search_end=end).model_copy(update={"plan": ()})
+        trials = [trial(of, BASELINE, 1, speeds=100.0), trial(of, FAST, 2, speeds=120.0)]
+        assert summarize(of, trials).headline.endswith(f"1 more arm was not launched: {words}")
+
     def test_of_an_unfinished_study_says_so(self):
         of = study(FAST, SLOW)
         trials = [trial(of, BASELINE, 1, speeds=UNEVEN), trial(of, FAST, 2, speeds=scaled(1.2))]

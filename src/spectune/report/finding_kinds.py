@@ -156,8 +156,8 @@ SEARCH_ENDED = FindingKind(
     code="search-ended",
     severity="note",
     title="Why the search stopped",
-    explanation="A search launches no arm that is not likely to beat the best one by the margin. Arms that were not "
-    "launched are predicted, not measured.",
+    explanation="`predict` launches no arm that is not likely to beat the best one by the margin; `one-factor` ends "
+    "where no single change is left; either ends with its budget. Arms that were not launched are not measured.",
     holds_for=_EVERY,
 )
 ENOUGH_PROMPTS = FindingKind(

@@ -171,13 +171,17 @@ def _stopped_early(arms: Sequence[ArmSummary]) -> list[str]:
 
 
 def _not_launched(study: Study, arms: Sequence[ArmSummary]) -> list[str]:
-    """After a search that ended by itself: what it did without."""
+    """After a search that ended: what it did without, and why."""
     left = sum(arm.status == "not run" for arm in arms)
     if study.search_end is None or not left:
         return []
-    return [
-        f"{count(left, 'more arm')} {'was' if left == 1 else 'were'} not launched: the search expects no gain."
-    ]
+    if "budget" in study.search_end:
+        why = f"the budget was spent before, so {'they' if left > 1 else 'it'} may be faster"
+    elif study.search_end.startswith("predict"):
+        why = "the search expects no gain"
+    else:
+        why = f"{study.search} did not come to {'them' if left > 1 else 'it'}"
+    return [f"{count(left, 'more arm')} {'was' if left == 1 else 'were'} not launched: {why}."]
 
 
 def _other_loads(arms: Sequence[ArmSummary]) -> list[str]:
