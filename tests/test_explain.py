@@ -9,6 +9,9 @@ from statistics import NormalDist
 
 import pytest
 from report_realistic import realistic
+from report_studies import BASELINE as PLAIN_LLAMA
+from report_studies import counts, speculative, trial
+from report_studies import study as small_study
 from rich.console import Console
 
 from spectune.cli.explain import explain_command
@@ -405,6 +408,20 @@ class TestTable:
         (train,) = [a for a in found.next if a.kind == "train"]
         assert "in k4" in train.why and "3.60 for 1x" in train.action
 
+    @pytest.mark.parametrize("steps", [True, False], ids=["with num_steps", "without"])
+    def test_nothing_that_was_measured_is_predicted_or_advised(self, steps: bool) -> None:
+        def arm(k: int) -> Arm:
+            knobs = Knobs(method="eagle3", drafter="d", num_draft_tokens=k, num_steps=k if steps else None)
+            return Arm(name=f"k{k}", engine="vllm", target="m", knobs=knobs)
+
+        speeds = {1: (120.0, 1.6), 2: (139.0, 2.0), 3: (140.0, 2.3), 4: (138.0, 2.5)}
+        rows = [measured(arm(k), speed, log_sd=0.02, kept=kept) for k, (speed, kept) in speeds.items()]
+        found = explain([measured(PLAIN, 100.0, log_sd=0.02), *rows])
+        changes = [w.change for w in found.what_if if w.factor == "num_draft_tokens"]
+        assert changes == ["a chain of 5", "a chain of 6", "a chain of 7"]
+        again = explain([measured(PLAIN, 100.0, log_sd=0.02), *rows], tried=[arm(5), arm(6), arm(7)])
+        assert not any(w.factor == "num_draft_tokens" for w in again.what_if)
+
     def test_what_may_be_faster_comes_with_its_chance(self) -> None:
         found = explained(table_of(BASELINE, "k5,5,1,5,true,85,2.6"))
         (more,) = [a for a in found.next if "chance to beat" in a.why]
@@ -681,6 +698,19 @@ class TestStudy:
         assert found.predictions[1].error_frac == pytest.approx(-0.3)
         assert found.model_error is not None
         assert found.model_error.n == 2
+
+    def test_an_arm_that_was_stopped_early_is_not_advised_again(self) -> None:
+        k3, k4 = speculative("k3", length=3), speculative("k4", length=4)
+        of = small_study(k3, k4)
+        trials = [
+            trial(of, PLAIN_LLAMA, 1, speeds=100.0),
+            trial(of, k3, 2, speeds=120.0, acceptance=counts(100, 150)),
+            trial(of, k4, 3, speeds=60.0, status="pruned", pruned="at most 0.60x"),
+        ]
+        found = summarize(of, trials).explanation
+        assert found is not None
+        changes = [w.change for w in found.what_if if w.factor == "num_draft_tokens"]
+        assert "a chain of 2" in changes and "a chain of 4" not in changes
 
     def test_a_study_without_a_baseline_is_refused(self) -> None:
         study, trials = realistic()

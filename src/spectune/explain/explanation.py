@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from spectune.domain.arm import Arm
 from spectune.domain.cost_model import SpeedModel
 from spectune.domain.prediction import prediction_error
 from spectune.domain.prediction_observation import Observation
@@ -25,6 +26,7 @@ def explain(
     assumptions: Sequence[str] = (),
     predictions: Sequence[Prediction] = (),
     imposed: Sequence[Observation] = (),
+    tried: Sequence[Arm] = (),
     winner_id: str | None = None,
     winning_command: str | None = None,
     machine_ceiling_tok_per_s: float | None = None,
@@ -33,14 +35,14 @@ def explain(
     """Needs a baseline row; ``predictions`` were written before each launch.
 
     ``imposed``: arms whose acceptance was imposed. What their steps cost goes
-    into the model; they are no rows, since their speed is no result.
+    into the model; they are no rows, since their speed is no result. ``tried``: arms that failed or were stopped early.
     ``winner_id``: the arm that is shown to be best, whose command ``winning_command`` is; the fastest need not be it.
     """
     model = SpeedModel([*(row.observation for row in rows), *imposed])
     explained = tuple(explain_row(row, model, machine_ceiling=machine_ceiling_tok_per_s) for row in rows)
     first = min(row.concurrency for row in rows)
     anchor = _anchor(rows, first)
-    table = () if anchor is None else what_if_table(rows, model, anchor)
+    table = () if anchor is None else what_if_table(rows, model, anchor, tried=tried)
     compared = [_as_compared(row, rows, model) for row in rows]
     plan = schedule(compared, margin=margin)
     best = best_row(compared, first)

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any, Literal
 
 from spectune.domain.arm import Arm
 from spectune.domain.cost_model import ArmPrediction, SpeedModel
 from spectune.domain.prediction_estimate import LogEstimate
-from spectune.domain.prediction_shape import id_of, shape_of
+from spectune.domain.prediction_shape import Shape, arm_facts, shape_of
 from spectune.explain.measured import MeasuredRow
 from spectune.explain.records import WhatIf
 
 _LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
 _CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128)
+Draft = tuple[str, Shape, bool | None]
 Factor = Literal["acceptance", "num_draft_tokens", "num_steps", "concurrency", "cuda_graphs", "overhead"]
 
 
-def what_if_table(rows: Sequence[MeasuredRow], model: SpeedModel, anchor: MeasuredRow) -> tuple[WhatIf, ...]:
-    """Changes of ``anchor``, the fastest speculating arm, one at a time."""
+def what_if_table(
+    rows: Sequence[MeasuredRow], model: SpeedModel, anchor: MeasuredRow, *, tried: Sequence[Arm] = ()
+) -> tuple[WhatIf, ...]:
+    """Changes of ``anchor``, the fastest speculating arm, one at a time; none to an arm that was ``tried`` in vain."""
     tokens, baseline = anchor.tokens_per_step, model.baseline_tok_per_s(anchor.concurrency)
     if tokens is None or baseline is None:
         return ()
+    known = {_draft(row.arm) for row in rows if row.concurrency == anchor.concurrency} | set(
+        map(_draft, tried)
+    )
     return (
         *_acceptance(anchor, tokens, baseline),
         *_overhead(anchor, tokens, baseline),
-        *_lengths(anchor, model, rows),
-        *_graphs(anchor, model, rows),
+        *_lengths(anchor, model, known),
+        *_graphs(anchor, model, rows, known),
         *_concurrency(anchor, model, rows),
     )
 
@@ -60,10 +66,9 @@ def _overhead(anchor: MeasuredRow, now: float, baseline: float) -> Iterable[What
         )
 
 
-def _lengths(anchor: MeasuredRow, model: SpeedModel, rows: Sequence[MeasuredRow]) -> Iterable[WhatIf]:
-    measured = _ids(rows, anchor.concurrency)
+def _lengths(anchor: MeasuredRow, model: SpeedModel, known: Set[Draft]) -> Iterable[WhatIf]:
     for arm, label in length_changes(anchor):
-        if id_of(arm) not in measured:
+        if _draft(arm) not in known:
             prediction = model.predict(arm, concurrency=anchor.concurrency)
             yield _predicted(anchor, "num_draft_tokens", label, prediction)
 
@@ -87,7 +92,9 @@ def length_changes(anchor: MeasuredRow) -> list[tuple[Arm, str]]:
     return found
 
 
-def _graphs(anchor: MeasuredRow, model: SpeedModel, rows: Sequence[MeasuredRow]) -> Iterable[WhatIf]:
+def _graphs(
+    anchor: MeasuredRow, model: SpeedModel, rows: Sequence[MeasuredRow], known: Set[Draft]
+) -> Iterable[WhatIf]:
     """Only where some pair of rows shows what graphs do."""
     seen = {row.arm.knobs.cuda_graphs for row in rows if not row.is_baseline}
     if not {True, False} <= seen:
@@ -95,7 +102,7 @@ def _graphs(anchor: MeasuredRow, model: SpeedModel, rows: Sequence[MeasuredRow])
     other = anchor.arm.knobs.cuda_graphs is False
     label = "with graphs" if other else "without graphs"
     arm = _changed(anchor.arm, label, {"cuda_graphs": other})
-    if id_of(arm) not in _ids(rows, anchor.concurrency):
+    if _draft(arm) not in known:
         prediction = model.predict(arm, concurrency=anchor.concurrency)
         yield _predicted(anchor, "cuda_graphs", label, prediction)
 
@@ -111,8 +118,10 @@ def _concurrency(anchor: MeasuredRow, model: SpeedModel, rows: Sequence[Measured
             yield found.model_copy(update={"basis": basis})
 
 
-def _ids(rows: Sequence[MeasuredRow], concurrency: int) -> set[str]:
-    return {id_of(row.arm) for row in rows if row.concurrency == concurrency}
+def _draft(arm: Arm) -> Draft:
+    """Equal for arms that draft the same, however it is written: a chain of 3 with its steps given, and without."""
+    facts = arm_facts(arm)
+    return facts.setting, facts.shape, arm.knobs.cuda_graphs
 
 
 def _changed(arm: Arm, label: str, knobs: dict[str, Any]) -> Arm:

@@ -38,6 +38,7 @@ def explain_study(
         rows,
         predictions=list(predictions(study, observed, arms, launches)),
         imposed=[o for o in observed if o.synthetic],
+        tried=[arm.arm for arm in arms if arm.status in ("failed", "pruned")],
         winner_id=best_arm_id,
         winning_command=_winning_command(launches, best_arm_id),
         machine_ceiling_tok_per_s=machine_ceiling_tok_per_s,
