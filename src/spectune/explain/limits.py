@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_shape import shape_of
-from spectune.explain.measured import MeasuredRow, tok_per_s_words
+from spectune.explain.measured import MeasuredRow, three_digits, tok_per_s_words
 from spectune.explain.records import LossShares, StepPart
 
 _DEAD_LENGTH = 1.02
@@ -56,7 +56,8 @@ def binding_limit(
     if row.most_tokens is None:
         return (
             f"acceptance or step overhead, not told apart: nothing says how many steps the draft has, and so how many "
-            f"tokens a perfect one would give; a step takes {step_ms:.1f} ms, {ratio:.2f} plain steps; {verdict}",
+            f"tokens a perfect one would give; a step takes {three_digits(step_ms)} ms, {ratio:.2f} plain steps; "
+            f"{verdict}",
             None,
         )
     if losses is None:
@@ -78,8 +79,8 @@ def binding_limit(
         )
     cause = _cause(name, row)
     return (
-        f"step overhead: a step takes {step_ms:.1f} ms, {ratio:.2f} plain steps, of which {cause} "
-        f"{'take' if ' and ' in cause else 'takes'} {1e3 * seconds:.1f} ms ({share:.0%}); {verdict}{shares}",
+        f"step overhead: a step takes {three_digits(step_ms)} ms, {ratio:.2f} plain steps, of which {cause} "
+        f"{'take' if ' and ' in cause else 'takes'} {three_digits(1e3 * seconds)} ms ({share:.0%}); {verdict}{shares}",
         name,
     )
 

@@ -130,10 +130,11 @@ class Prediction:
 
 def tok_per_s_words(value: float) -> str:
     """``82.3 tok/s``; slow ones with more digits."""
-    return f"{shown_speed(value)} tok/s"
+    return f"{three_digits(value)} tok/s"
 
 
-def shown_speed(value: float) -> str:
+def three_digits(value: float) -> str:
+    """``82.3``, ``0.410``: speeds and milliseconds."""
     size = abs(value)
     return f"{value:.{1 if size >= 9.95 else 2 if size >= 0.995 else 3}f}"
 

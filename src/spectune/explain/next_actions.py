@@ -11,7 +11,7 @@ from spectune.domain.interval import Interval
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of, shape_of
 from spectune.explain.limits import is_contradiction
-from spectune.explain.measured import MeasuredRow, log_sd_of, shown_speed, tok_per_s_words, told_apart
+from spectune.explain.measured import MeasuredRow, log_sd_of, three_digits, tok_per_s_words, told_apart
 from spectune.explain.records import ActionKind, ExplainedRow, ModelError, NextAction, Schedule, WhatIf
 from spectune.explain.rows import best_row
 
@@ -119,7 +119,7 @@ def _winner(
         yield _Idea(
             "switch-off",
             "switch speculation off" + (" with this drafter" if other.has_drafter else ""),
-            f"plain decoding runs {tok_per_s_words(plain.tok_per_s)} against {shown_speed(other.tok_per_s)} of the "
+            f"plain decoding runs {tok_per_s_words(plain.tok_per_s)} against {three_digits(other.tok_per_s)} of the "
             f"fastest arm with a draft, {other.name}",
             _measured(plain),
             plain.tok_per_s / other.tok_per_s - 1,
@@ -130,8 +130,8 @@ def _winner(
         yield _Idea(
             "measure",
             f"measure {best.name} again, with more prompts or repetitions",
-            f"{tok_per_s_words(best.tok_per_s)} against {shown_speed(shown.tok_per_s)} of {shown.name}: these launches "
-            "do not show it to be faster",
+            f"{tok_per_s_words(best.tok_per_s)} against {three_digits(shown.tok_per_s)} of {shown.name}: these "
+            "launches do not show it to be faster",
             _measured(best),
             0.5 * (best.tok_per_s / shown.tok_per_s - 1),
         )
@@ -218,7 +218,7 @@ def _drafters(
         yield _Idea(
             "use-drafter",
             f"keep the drafter of {fastest.name}, not the one of {slowest.name}",
-            f"in the same shape {shown_speed(fastest.tok_per_s)} against {tok_per_s_words(slowest.tok_per_s)}: "
+            f"in the same shape {three_digits(fastest.tok_per_s)} against {tok_per_s_words(slowest.tok_per_s)}: "
             f"{'; '.join(words)}",
             _measured(fastest),
             0.5 * (fastest.tok_per_s / best.tok_per_s - 1) if fastest is not best else 0.0,
@@ -268,7 +268,7 @@ def _train(row: ExplainedRow, best: MeasuredRow, *, most: float) -> Iterable[_Id
 
 
 def _rounded(speed: float) -> str:
-    return f"{speed:.0f}" if speed >= 9.5 else shown_speed(speed)
+    return f"{speed:.0f}" if speed >= 9.5 else three_digits(speed)
 
 
 def _switch_off(plan: Schedule | None) -> Iterable[_Idea]:

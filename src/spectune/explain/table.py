@@ -19,7 +19,7 @@ from spectune.domain.arm import Arm, Knobs
 from spectune.domain.cost_model import DEFAULT_LOG_SD
 from spectune.domain.prediction_observation import Observation
 from spectune.errors import Problem, StudyFileError
-from spectune.explain.measured import MeasuredRow, baselines, log_sd_of, shown_speed, tok_per_s_words
+from spectune.explain.measured import MeasuredRow, baselines, log_sd_of, three_digits, tok_per_s_words
 from spectune.explain.table_cells import Cells
 
 REQUIRED = (
@@ -271,7 +271,7 @@ def _baselines(rows: Sequence[MeasuredRow]) -> Iterable[str]:
             mean = math.exp(math.fsum(map(math.log, plain)) / len(plain))
             yield (
                 f"plain decoding at {concurrency} at once runs {tok_per_s_words(mean)}, the geometric mean of its "
-                f"{len(plain)} rows ({shown_speed(min(plain))} to {shown_speed(max(plain))})"
+                f"{len(plain)} rows ({three_digits(min(plain))} to {three_digits(max(plain))})"
             )
         yield from (
             f"{r.name}: plain decoding without graphs, and not what other rows are set against"

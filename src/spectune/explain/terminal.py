@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from spectune.domain.interval import Interval
-from spectune.explain.measured import shown_speed
-from spectune.explain.records import ExplainedRow, Explanation, Schedule
+from spectune.explain.measured import three_digits
+from spectune.explain.records import ExplainedRow, Explanation, Schedule, StepPart
 from spectune.explain.schedule import vllm_flag
 
 MAX_ROWS = 40
@@ -67,16 +67,16 @@ def _number(value: float | None, digits: int = 2) -> str:
     return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
-def _speed(value: float | None) -> str:
-    return UNKNOWN if value is None else shown_speed(value)
+def _three_digits(value: float | None) -> str:
+    return UNKNOWN if value is None else three_digits(value)
 
 
 def _bounds(interval: Interval) -> str:
     if interval.low is None or interval.high is None:
-        return shown_speed(interval.value)
+        return three_digits(interval.value)
     if interval.high > _NOTHING_KNOWN * interval.low:
-        return f"{shown_speed(interval.value)} [not known]"
-    return f"{shown_speed(interval.value)} [{shown_speed(interval.low)}, {shown_speed(interval.high)}]"
+        return f"{three_digits(interval.value)} [not known]"
+    return f"{three_digits(interval.value)} [{three_digits(interval.low)}, {three_digits(interval.high)}]"
 
 
 def _rows(explanation: Explanation) -> Table:
@@ -91,13 +91,13 @@ def _rows(explanation: Explanation) -> Table:
         table.add_row(
             Text(plain(row.arm)),
             f"c={row.concurrency}",
-            shown_speed(row.e2e_tok_per_s),
+            three_digits(row.e2e_tok_per_s),
             _number(row.acceptance_length) if not row.is_baseline else "1",
-            _number(step, 1),
+            _three_digits(step),
             "" if row.is_baseline else _number(row.break_even_acceptance_length),
-            "" if row.is_baseline else _speed(row.zero_overhead_tok_per_s),
-            "" if row.is_baseline else _speed(row.perfect_acceptance_tok_per_s),
-            *((_speed(row.machine_ceiling_tok_per_s),) if machine else ()),
+            "" if row.is_baseline else _three_digits(row.zero_overhead_tok_per_s),
+            "" if row.is_baseline else _three_digits(row.perfect_acceptance_tok_per_s),
+            *((_three_digits(row.machine_ceiling_tok_per_s),) if machine else ()),
         )
     return table
 
@@ -118,12 +118,16 @@ def _parts(explanation: Explanation) -> Text:
     for row in _speculating(explanation):
         if row.parts:
             words = [
-                f"{part.name} {1e3 * part.s:.1f} ms ({part.share:.0%}{'' if part.separated else ', not told apart'})"
+                f"{part.name} {three_digits(1e3 * part.s)} ms ({part.share:.0%}{_doubt(part)})"
                 for part in row.parts
                 if part.is_shown
             ]
             lines.append(f"  {plain(row.arm)} (c={row.concurrency}): " + " + ".join(words))
     return Text("a step is:\n" + "\n".join(lines) + "\n" if lines else "")
+
+
+def _doubt(part: StepPart) -> str:
+    return "" if part.separated else ", not told apart"
 
 
 def _what_if(explanation: Explanation) -> Table:
