@@ -189,8 +189,14 @@ def test_an_arm_stopped_before_the_second_load_is_no_place_to_start_from() -> No
     strategy = make_strategy("one-factor", legal(CHAINS), objective=Objective((1, 8)))
     plain = measure(BASE, linear, 0)
     stopped = measure(chain(1), linear, 1)  # at one request at a time alone
-    answer = strategy.ask(History((plain, replace(plain, concurrency=8), stopped)))
+    seen = (plain, replace(plain, concurrency=8), stopped)
+    answer = strategy.ask(History(seen))
     assert isinstance(answer, Ask) and answer.arm == chain(2)
+    whole = measure(chain(2), linear, 2)
+    after = strategy.ask(
+        History((*seen, whole, replace(whole, concurrency=8)), {chain(3).arm_id: "no memory"})
+    )
+    assert isinstance(after, Ask) and "ruled out: k1 (stopped early); k3 (failed)" in after.reason
 
 
 def test_an_unknown_strategy_and_a_missing_baseline_are_the_users_mistakes() -> None:

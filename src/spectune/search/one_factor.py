@@ -58,13 +58,19 @@ class OneFactor:
             which = "the first arm of the study" if len(open_arms) == len(others) else "the next arm"
             return Ask(open_arms[0], f"{which}, as the place to start from")
         centre = max(tried, key=lambda arm: speeds[id_of(arm)])
+        lost = [
+            f"{a.arm.name} ({'failed' if id_of(a.arm) in history.failed else 'stopped early'})"
+            for a in others
+            if id_of(a.arm) in ended and id_of(a.arm) not in speeds and not a.arm.is_synthetic
+        ]
+        ruled_out = self._ruled_out(centre, tried, speeds, lost)
         step = self._next_change(centre, open_arms)
         if step is None:
             return Stop(
-                f"no single change of {centre.name} is left; ruled out: {self._ruled_out(centre, tried, speeds)}",
+                f"no single change of {centre.name} is left; ruled out: {ruled_out}",
                 best[0] if best else None,
             )
-        return self._ask(step, centre, tried, speeds, history)
+        return self._ask(step, centre, speeds[id_of(centre)], history, ruled_out)
 
     def _next_change(self, centre: Arm, candidates: Sequence[Arm]) -> Arm | None:
         """One factor, one notch; if every notch is done, one factor by any distance."""
@@ -73,17 +79,13 @@ class OneFactor:
         near = [arm for arm in single if is_neighbour(arm, centre, all_arms)]
         return next(iter(near or single), None)
 
-    def _ask(
-        self, arm: Arm, centre: Arm, tried: Sequence[Arm], speeds: dict[str, float], history: History
-    ) -> Ask:
+    def _ask(self, arm: Arm, centre: Arm, now: float, history: History, ruled_out: str) -> Ask:
         factor = changed_knobs(arm, centre)[0]
-        now = speeds[id_of(centre)]
         expected = self._expected(arm, history)
         direction = "no model says what it does"
         if expected is not None:
             word = "faster" if expected.value > now else "slower"
             direction = f"expected {word}: {expected.value:.1f} against {now:.1f} tok/s"
-        ruled_out = self._ruled_out(centre, tried, speeds)
         reason = f"change {factor} of {centre.name} (best so far), all else equal; {direction}; ruled out: {ruled_out}"
         return Ask(arm, reason, expected)
 
@@ -96,9 +98,11 @@ class OneFactor:
         except ValueError:
             return None
 
-    def _ruled_out(self, centre: Arm, tried: Sequence[Arm], speeds: dict[str, float]) -> str:
+    def _ruled_out(
+        self, centre: Arm, tried: Sequence[Arm], speeds: dict[str, float], lost: Sequence[str]
+    ) -> str:
         now = speeds[id_of(centre)]
-        parts = []
+        parts = list(lost)
         for arm in tried:
             if id_of(arm) != id_of(centre) and id_of(arm) in speeds:
                 changed = ", ".join(differing_factors(arm, centre)) or "nothing"
