@@ -137,6 +137,21 @@ def test_an_arm_whose_answers_are_empty_is_not_launched_for_ever(search: str) ->
     assert sorted(names) == ["fast", "slow"]
 
 
+@pytest.mark.parametrize("search", ["predict", "one-factor", "grid"])
+def test_an_arm_of_imposed_acceptance_is_launched_once(search: str) -> None:
+    imposed = speculative("imposed", length=5, synthetic_acceptance_length=2.0)
+    of = study(FAST, imposed, num_prompts=2, search=search, noise_floor=False)
+    trials: list[Trial] = []
+    for number in range(1, 12):
+        answer = next_launch(of, trials)
+        if isinstance(answer, SearchEnd):
+            break
+        arm, repetition = of.arm(answer.planned.arm_id), answer.planned.repetition
+        trials.append(trial(of, arm, number, speeds=50.0 + number, repetition=repetition))
+    names = [t.arm.name for t in trials if not t.arm.is_baseline]
+    assert sorted(names) == ["fast", "imposed"]
+
+
 def test_a_search_of_arrivals_alone_has_nothing_to_search_for(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     text = "question: q\nengine: fake\ntarget: m\ndrafter: d\nfactors: {method: [eagle3], num_draft_tokens: [1, 2]}\n"

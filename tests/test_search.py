@@ -42,7 +42,7 @@ CHAINS = [BASE, *(chain(k) for k in range(1, 9))]
 
 
 def legal(arms: list[Arm], **changes: object) -> list[LegalArm]:
-    return [LegalArm(arm, launch_s=300.0, **changes) for arm in arms]  # type: ignore[arg-type]
+    return [LegalArm(arm, launch_s=300.0, imposed=arm.is_synthetic, **changes) for arm in arms]  # type: ignore[arg-type]
 
 
 def counts(k: int) -> AcceptanceCounts:

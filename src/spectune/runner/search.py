@@ -140,6 +140,7 @@ def _legal_arms(study: Study, trials: Sequence[Trial]) -> list[LegalArm]:
             launch_s=cost.launch_s,
             measure_s=cost.measure_s,
             launch_key=None if arm is study.baseline else arm.launch_id,
+            imposed=arm.is_synthetic,
         )
         for arm in study.arms
     ]

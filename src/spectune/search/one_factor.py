@@ -48,6 +48,7 @@ class OneFactor:
         imposed = imposed_next(others, history)
         if imposed is not None:
             return imposed
+        others = [a for a in others if not a.imposed]
         ended, speeds = history.ended, self.objective.measured(history)
         open_arms = [a.arm for a in others if id_of(a.arm) not in ended]
         # An arm that was stopped early has no speed at the loads behind the first.
@@ -61,7 +62,7 @@ class OneFactor:
         lost = [
             f"{a.arm.name} ({'failed' if id_of(a.arm) in history.failed else 'stopped early'})"
             for a in others
-            if id_of(a.arm) in ended and id_of(a.arm) not in speeds and not a.arm.is_synthetic
+            if id_of(a.arm) in ended and id_of(a.arm) not in speeds
         ]
         ruled_out = self._ruled_out(centre, tried, speeds, lost)
         step = self._next_change(centre, open_arms)

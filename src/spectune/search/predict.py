@@ -73,7 +73,7 @@ class Predict:
         imposed = None if spent else imposed_next(others, history)
         if imposed is not None:
             return imposed
-        others = [a for a in others if not a.arm.is_synthetic]
+        others = [a for a in others if not a.imposed]
         model = SpeedModel(history.observations, declared_launch_log_sd=self.launch_log_sd)
         best = self.best(history, model)
         ended, measured = history.ended, history.measured
@@ -105,7 +105,7 @@ class Predict:
     @cached_property
     def _first(self) -> Arm:
         _, others = split_baseline(self.arms)
-        return first_probe([a.arm for a in others if not a.arm.is_synthetic])
+        return first_probe([a.arm for a in others if not a.imposed])
 
     def _probe(self, open_arms: Sequence[LegalArm], model: SpeedModel) -> Ask:
         arms = [a.arm for a in open_arms]

@@ -26,6 +26,8 @@ class LegalArm:
     measure_s: float = 0.0
     launch_key: str | None = None
     """Arms of one key are measured under one launch: the engine changes between them without a restart."""
+    imposed: bool = False
+    """Its acceptance is imposed: measured once for what its steps cost, and never the winner."""
 
     @property
     def total_s(self) -> float:
@@ -174,7 +176,7 @@ ALL_ENDED = "every legal arm was launched"
 def imposed_next(arms: Sequence[LegalArm], history: History) -> Ask | None:
     """The first arm of imposed acceptance that was not launched. None of them can win, so no gain ever asks for one."""
     ended = history.ended
-    arm = next((a.arm for a in arms if a.arm.is_synthetic and id_of(a.arm) not in ended), None)
+    arm = next((a.arm for a in arms if a.imposed and id_of(a.arm) not in ended), None)
     if arm is None:
         return None
     return Ask(arm, "its acceptance is imposed: what its steps cost enters the model, its speed is no result")
