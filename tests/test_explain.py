@@ -735,6 +735,13 @@ class TestStudy:
         rows.append(MeasuredRow("k2", own, length, depth=2))
         found = explain(rows, imposed=[imposed(4, 150.0), imposed(6, 120.0)])
         assert [r.arm for r in found.rows] == ["plain", "k2"]
+        assert [c.step_cost_ratio for c in found.imposed] == pytest.approx([2.0, 2.5])
+        # At 2 plain steps a step 2 tokens break even, 3 make 1.5x; a chain of 4 can keep both.
+        assert [r.acceptance_length.value for r in found.imposed[0].required] == pytest.approx(
+            [2.0, 2.6, 3.0]
+        )
+        assert "a drafter must keep 2.00 for 1x, 2.60 for 1.3x, 3.00 for 1.5x" in shown(found)
+        assert any("## With imposed acceptance" in part for part in markdown_why(found))
         four = next(w for w in found.what_if if w.change == "a chain of 4")
         without = next(w for w in explain(rows).what_if if w.change == "a chain of 4")
 
@@ -744,3 +751,6 @@ class TestStudy:
             return w.predicted_tok_per_s.high / w.predicted_tok_per_s.low
 
         assert width(four) < width(without), "the step's cost is known now"
+        untrained = explain(rows[:1], imposed=[imposed(4, 150.0)])
+        assert "no drafter's own acceptance was measured" in untrained.headline
+        assert "a step costs 2.00 plain ones" in untrained.headline

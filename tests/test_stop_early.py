@@ -76,6 +76,12 @@ def test_a_clearly_slower_arm_is_worse_and_not_enough() -> None:
     assert end.saved_s == pytest.approx(28 * PLAIN_S / 0.8, rel=0.05)
 
 
+def test_imposed_acceptance_is_measured_whole_however_slow() -> None:
+    imposed = speculative("imposed", length=5, synthetic_acceptance_length=2.0)
+    of = study(FAST, imposed, num_prompts=32, search="predict")
+    assert rule_for(of, before(of), PlannedTrial(arm_id=imposed.arm_id, repetition=0)) is None
+
+
 def test_no_arm_is_worse_before_every_category_was_asked_or_half_of_the_prompts() -> None:
     kinds = ("code", "maths", "chat", "summary", "translation", "structured", "code", "maths")
     again = PlannedTrial(arm_id=OTHER.arm_id, repetition=1)

@@ -11,10 +11,17 @@ from spectune.domain.cost_model import SpeedModel
 from spectune.domain.prediction import prediction_error
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.prediction_shape import id_of
+from spectune.explain.imposed import imposed_costs
 from spectune.explain.limits import is_contradiction
 from spectune.explain.measured import MeasuredRow, Prediction, baselines, tok_per_s_words
 from spectune.explain.next_actions import next_actions
-from spectune.explain.records import ExplainedRow, Explanation, ModelError, PredictedAgainstMeasured
+from spectune.explain.records import (
+    ExplainedRow,
+    Explanation,
+    ImposedCost,
+    ModelError,
+    PredictedAgainstMeasured,
+)
 from spectune.explain.rows import best_row, explain_row
 from spectune.explain.schedule import schedule
 from spectune.explain.what_if import what_if_table
@@ -43,6 +50,7 @@ def explain(
     first = min(row.concurrency for row in rows)
     anchor = _anchor(rows, first)
     table = () if anchor is None else what_if_table(rows, model, anchor, tried=tried)
+    costs = imposed_costs(imposed, model)
     compared = [_as_compared(row, rows, model) for row in rows]
     plan = schedule(compared, margin=margin)
     best = best_row(compared, first)
@@ -60,11 +68,14 @@ def explain(
     plain = {c: model.baseline_tok_per_s(c) for c in sorted({row.concurrency for row in rows})}
     winner = next((row for row in rows if id_of(row.arm) == winner_id), None)
     return Explanation(
-        headline=_headline(best, _shown(rows, first, winner_id) or anchor, explained, winner_id, margin),
+        headline=_headline(
+            best, _shown(rows, first, winner_id) or anchor, explained, costs, winner_id, margin
+        ),
         baseline_tok_per_s={str(c): speed for c, speed in plain.items() if speed is not None},
         best_arm=id_of(best.arm),
         rows=explained,
         what_if=table,
+        imposed=costs,
         next=actions,
         schedule=plan,
         predictions=tuple(_judged(item) for item in predictions),
@@ -104,9 +115,12 @@ def _headline(
     best: MeasuredRow,
     anchor: MeasuredRow | None,
     explained: Sequence[ExplainedRow],
+    costs: Sequence[ImposedCost],
     winner_id: str | None,
     margin: float,
 ) -> str:
+    if anchor is None and costs and best.is_baseline:
+        return f"no drafter's own acceptance was measured; with it imposed, {costs[0].words}"
     if anchor is None:
         return f"{best.name} is the fastest, {tok_per_s_words(best.tok_per_s)}; no acceptance length is known"
     row = next(e for e in explained if e.arm == anchor.name and e.concurrency == anchor.concurrency)

@@ -44,6 +44,35 @@ class RequiredLength(Record):
     """Whether a draft of this depth can give so many tokens; ``None``: depth unknown."""
 
 
+class ImposedCost(Record):
+    """A step of an arm whose acceptance was imposed: what it costs, and so what a drafter would have to keep."""
+
+    arm: str
+    arm_id: str
+    concurrency: int
+    acceptance_length: float
+    """As it was served."""
+    step_cost_s: float
+    step_cost_ratio: float
+    """In baseline steps; the acceptance length that breaks even."""
+    num_launches: int
+    parts: tuple[StepPart, ...]
+    required: tuple[RequiredLength, ...]
+
+    @property
+    def words(self) -> str:
+        """One sentence."""
+        needed = ", ".join(
+            f"{r.acceptance_length.value:.2f} for {r.speedup:g}x"
+            + (" (out of reach at this depth)" if r.reachable is False else "")
+            for r in self.required
+        )
+        return (
+            f"{self.arm} (c={self.concurrency}, imposed {self.acceptance_length:.2f}, n = {self.num_launches}): a step "
+            f"costs {self.step_cost_ratio:.2f} plain ones, so a drafter must keep {needed}"
+        )
+
+
 class LossShares(Record):
     """What keeps an arm from the ideal, every draft kept at the price of a baseline step; adds up to 1."""
 
@@ -158,6 +187,8 @@ class Explanation(Record):
     rows: tuple[ExplainedRow, ...]
     what_if: tuple[WhatIf, ...]
     next: tuple[NextAction, ...]
+    imposed: tuple[ImposedCost, ...] = ()
+    """Of arms of imposed acceptance, which are no rows: their speed is no result."""
     schedule: Schedule | None = None
     predictions: tuple[PredictedAgainstMeasured, ...] = ()
     model_error: ModelError | None = None

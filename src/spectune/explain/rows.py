@@ -58,7 +58,7 @@ def explain_row(row: MeasuredRow, model: SpeedModel, *, machine_ceiling: float |
         loss_shares=losses,
         binding_limit=sentence,
         binding_factor=factor,
-        required=() if step_s is None or row.is_baseline else _required(row, step_s, baseline),
+        required=() if step_s is None or row.is_baseline else required_lengths(row, step_s, baseline),
     )
 
 
@@ -110,7 +110,8 @@ def _length_interval(row: MeasuredRow, value: float) -> Interval:
     return LogEstimate(value, row.length_error).interval(unit="tokens/step", level=0.9)
 
 
-def _required(row: MeasuredRow, step_s: float, baseline: float) -> tuple[RequiredLength, ...]:
+def required_lengths(row: MeasuredRow, step_s: float, baseline: float) -> tuple[RequiredLength, ...]:
+    """For speedups worth having, at the step cost as measured."""
     found = []
     for speedup in TARGET_SPEEDUPS:
         length = row.as_length(speedup * baseline * step_s)

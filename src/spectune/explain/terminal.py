@@ -28,6 +28,9 @@ def explanation_view(explanation: Explanation) -> RenderableType:
     if len(explanation.rows) > MAX_ROWS:
         blocks.append(Text(f"the first {MAX_ROWS} of {len(explanation.rows)} rows; --json has all\n"))
     blocks += [_limits(explanation), _parts(explanation)]
+    if explanation.imposed:
+        lines = [f"  {plain(cost.words)}" for cost in explanation.imposed[:MAX_ROWS]]
+        blocks.append(Text("with imposed acceptance:\n" + "\n".join(lines) + "\n"))
     if explanation.what_if:
         blocks.append(_what_if(explanation))
     blocks.append(_next(explanation))
@@ -110,7 +113,7 @@ def _limits(explanation: Explanation) -> Text:
     lines = [
         f"  {plain(row.arm)} (c={row.concurrency}): {row.binding_limit}" for row in _speculating(explanation)
     ]
-    return Text("what limits each:\n" + "\n".join(lines) + "\n")
+    return Text("what limits each:\n" + "\n".join(lines) + "\n" if lines else "")
 
 
 def _parts(explanation: Explanation) -> Text:

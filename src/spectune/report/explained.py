@@ -29,11 +29,12 @@ def explain_study(
     best_arm_id: str | None,
     machine_ceiling_tok_per_s: float | None = None,
 ) -> Explanation | None:
-    """``None`` while there is no complete trial of the baseline, or of anything beside it."""
+    """``None`` without a complete trial of the baseline, and of something beside it, be its acceptance imposed."""
     rows = measured_rows(arms)
-    if not any(row.is_baseline for row in rows) or all(row.is_baseline for row in rows):
-        return None
     observed = observations(study, trials)
+    others = any(not row.is_baseline for row in rows) or any(o.synthetic for o in observed)
+    if not others or not any(row.is_baseline for row in rows):
+        return None
     return explain(
         rows,
         predictions=list(predictions(study, observed, arms, launches)),

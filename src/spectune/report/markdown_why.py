@@ -22,6 +22,7 @@ def markdown_why(explanation: Explanation | None) -> list[str]:
     return [
         *_steps(explanation),
         *_next(explanation),
+        *_imposed(explanation),
         *_what_if(explanation),
         *_schedule(explanation.schedule),
         *_predictions(explanation),
@@ -73,6 +74,13 @@ def _next(explanation: Explanation) -> list[str]:
     if explanation.winning_request_note:
         parts.append(escape(explanation.winning_request_note, limit=600) + ".")
     return parts
+
+
+def _imposed(explanation: Explanation) -> list[str]:
+    if not explanation.imposed:
+        return []
+    lines = [f"- {escape(cost.words, limit=400)}" for cost in explanation.imposed[:MAX_ROWS]]
+    return ["## With imposed acceptance", "\n".join(lines)]
 
 
 def _what_if(explanation: Explanation) -> list[str]:

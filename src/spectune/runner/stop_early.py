@@ -48,13 +48,16 @@ def stop_rule(
 ) -> EndsEarly | None:
     """The rule for the next trial; ``None`` where it is always measured to its end.
 
-    The baseline is: every comparison needs it whole. ``worse`` is against the
+    The baseline is: every comparison needs it whole; and so is imposed acceptance, whose cost is wanted and not
+    its speed. ``worse`` is against the
     fastest complete trial of another arm on the same prompts, with every category among them. ``enough`` ends
     the first trial of an arm alone, and no repetition; in a ``predict`` search,
     one request at a time: of several in flight, those that end first are the fast ones.
     """
     prompts = len(study.workload.prompts)
     if planned.arm_id == study.baseline.arm_id or study.search is None or prompts < 2 * LEAST_PROMPTS:
+        return None
+    if study.arm(planned.arm_id).is_synthetic:
         return None
     if study.workload.requests_per_load not in (None, prompts):
         return None

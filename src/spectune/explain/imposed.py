@@ -1,0 +1,52 @@
+"""What steps cost where acceptance was imposed: known before any drafter is trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from spectune.domain.cost_model import SpeedModel
+from spectune.domain.interval import Interval
+from spectune.domain.prediction_observation import Observation
+from spectune.domain.prediction_shape import id_of, known_depth
+from spectune.explain.measured import MeasuredRow
+from spectune.explain.records import ImposedCost
+from spectune.explain.rows import required_lengths, step_parts
+
+
+def imposed_costs(imposed: Sequence[Observation], model: SpeedModel) -> tuple[ImposedCost, ...]:
+    """One for each arm and concurrency, over its launches; speeds enter as costs and are shown nowhere."""
+    groups: dict[tuple[str, int], list[Observation]] = {}
+    for o in imposed:
+        groups.setdefault((id_of(o.arm), o.concurrency), []).append(o)
+    found = []
+    for (_, concurrency), launches in groups.items():
+        baseline = model.baseline_tok_per_s(concurrency)
+        lengths = [o.acceptance_length for o in launches if o.acceptance_length is not None]
+        if baseline is None or len(lengths) < len(launches):
+            continue
+        length = _mean(lengths)
+        speed = _mean([baseline * o.speedup if o.speedup else o.tok_per_s for o in launches])
+        seen = replace(launches[0], tok_per_s=speed, speedup=speed / baseline, length=length)
+        kept = Interval(value=length, low=None, high=None, n=len(launches), unit="tokens/step")
+        row = MeasuredRow(seen.arm.name, seen, kept, depth=known_depth(seen.arm))
+        step_s = length / speed
+        found.append(
+            ImposedCost(
+                arm=row.name,
+                arm_id=id_of(seen.arm),
+                concurrency=concurrency,
+                acceptance_length=length,
+                step_cost_s=step_s,
+                step_cost_ratio=step_s * baseline,
+                num_launches=len(launches),
+                parts=step_parts(row, model, step_s=step_s, baseline=baseline),
+                required=required_lengths(row, step_s, baseline),
+            )
+        )
+    return tuple(found)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
