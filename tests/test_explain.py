@@ -220,6 +220,7 @@ class TestTable:
         assert row(found, "k3-16").break_even_acceptance_length == pytest.approx(2.4 * 20 / 18)
         assert found.schedule is not None
         assert found.schedule.best_by_concurrency == {"1": 3, "16": 0}
+        assert "wins: 120.0 tok/s at c=1, 1.50x" in found.headline
         assert any(w.factor == "concurrency" for w in found.what_if)
         assert any(a.kind == "switch-off-above" for a in found.next)
 
@@ -297,6 +298,13 @@ class TestTable:
         assert found.binding_limit.startswith("figures that do not fit together")
         assert "0.56 plain ones" in found.binding_limit
         assert found.binding_factor is None
+
+    def test_an_arm_of_unknown_acceptance_that_is_faster_is_not_overlooked(self) -> None:
+        found = explained(table_of(BASELINE, "fast,3,1,3,,200,", "known,4,1,4,,100,2.5"))
+        assert found.headline.startswith(
+            "known, the fastest arm of known acceptance length, wins: 100.0 tok/s"
+        )
+        assert any(a.action == "serve fast" for a in found.next)
 
     def test_figures_that_contradict_each_other_win_nothing_and_are_not_served(self) -> None:
         found = explained(

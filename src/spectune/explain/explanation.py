@@ -127,13 +127,18 @@ def _headline(
     ratio, even, tokens = row.speedup, row.break_even_acceptance_length, anchor.tokens_per_step
     assert ratio is not None and even is not None and tokens is not None  # as of every anchor
     kept = anchor.as_length(tokens)
-    is_best = id_of(anchor.arm) in (id_of(best.arm), winner_id)
-    which = "the best arm" if is_best else "the fastest arm with a draft"
+    drafting = [e for e in explained if not e.is_baseline and e.concurrency == anchor.concurrency]
+    which = "the fastest arm of known acceptance length"
+    if id_of(anchor.arm) in (id_of(best.arm), winner_id):
+        which = "the best arm"
+    elif all(e.e2e_tok_per_s <= anchor.tok_per_s for e in drafting):
+        which = "the fastest arm with a draft"
     outcome = _outcome(anchor, ratio, margin)
+    at = f" at c={anchor.concurrency}" if len({e.concurrency for e in explained}) > 1 else ""
     if is_contradiction(anchor, row.step_cost_ratio):
         outcome = "tells nothing"
     return (
-        f"{anchor.name}, {which}, {outcome}: {tok_per_s_words(anchor.tok_per_s)}, {ratio:.2f}x "
+        f"{anchor.name}, {which}, {outcome}: {tok_per_s_words(anchor.tok_per_s)}{at}, {ratio:.2f}x "
         f"plain decoding, keeping {kept:.2f} tokens per step where {even:.2f} break even. Limit: {row.binding_limit}"
     )
 

@@ -49,7 +49,7 @@ def next_actions(
     concurrency = min(row.concurrency for row in rows)
     best = best_row(rows, concurrency)
     shown = next((r for r in rows if r.concurrency == concurrency and id_of(r.arm) == winner_id), best)
-    ideas = [*_winner(best, shown, anchor, rows, concurrency, winning_command)]
+    ideas = [*_winner(best, shown, rows, concurrency, winning_command)]
     if anchor is not None:
         by_name = {(e.arm, e.concurrency): e for e in explained}
         ideas += _changes(what_if, best, error)
@@ -103,7 +103,6 @@ def _kept(row: ExplainedRow) -> float:
 def _winner(
     best: MeasuredRow,
     shown: MeasuredRow,
-    anchor: MeasuredRow | None,
     rows: Sequence[MeasuredRow],
     concurrency: int,
     command: str | None,
@@ -113,7 +112,7 @@ def _winner(
     )
     if best.is_baseline:
         drafting = [r for r in rows if not r.is_baseline and r.concurrency == concurrency]
-        other = anchor or max(drafting, key=lambda r: r.tok_per_s, default=None)
+        other = max(drafting, key=lambda r: r.tok_per_s, default=None)
         if other is None:
             return
         yield _Idea(
