@@ -6,11 +6,15 @@ import json
 from dataclasses import replace
 
 import pytest
+from report_studies import BASELINE, hypothesis, speculative, study, trial
 
 from spectune.domain.arm import Arm, Knobs
+from spectune.domain.statistics import SpeedSample
 from spectune.engines.adapter import EngineSetup, Launch
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
+from spectune.report.pooling import speed_by_prompt
+from spectune.runner.study import judged
 
 
 def launch(engine: str, *, length: float, k: int = 3, method: str = "eagle3") -> Launch:
@@ -108,3 +112,13 @@ def test_a_schedule_in_the_speculative_config_is_json() -> None:
     broken = replace(made, arm=made.arm.model_copy(update={**knobs, "flags": {name: "[[1,"}}))
     with pytest.raises(BadInput, match="not JSON"):
         adapter_for("vllm").command(broken)
+
+
+@pytest.mark.parametrize(("imposed", "verdict"), [(None, "confirmed"), (2.5, None)])
+def test_a_speed_of_imposed_acceptance_confirms_nothing(imposed: float | None, verdict: str | None) -> None:
+    arm = speculative("k3", synthetic_acceptance_length=imposed)
+    of = study(arm)
+    plain, own = trial(of, BASELINE, 1, speeds=100.0), trial(of, arm, 2, speeds=110.0)
+    sample = SpeedSample(arm.arm_id, 2, speed_by_prompt(own.loads))
+    found = judged(hypothesis(compared_with=BASELINE.arm_id), sample, own.loads, study=of, trials=[plain])
+    assert found.verdict == verdict

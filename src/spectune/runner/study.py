@@ -408,7 +408,12 @@ def judged(
     study: Study,
     trials: Sequence[Trial],
 ) -> Hypothesis:
-    """The hypothesis with its verdict; ``own`` is the trial's speed at the first of its ``loads``."""
+    """The hypothesis with its verdict; ``own`` is the trial's speed at the first of its ``loads``.
+
+    Without one where acceptance was imposed: such a speed is no result.
+    """
+    if study.arm(own.arm_id).is_synthetic:
+        return hypothesis
 
     def over(arm_id: str | None) -> Interval | None:
         reference = [
