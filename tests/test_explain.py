@@ -397,6 +397,12 @@ class TestTable:
         assert "90.0 tok/s against 60.0" in found.next[0].why
         assert "nothing is predicted" in found.next[1].why
 
+    def test_plain_decoding_that_is_not_told_apart_is_said_to_be(self) -> None:
+        for speed, apart in ((89.0, False), (80.0, True)):
+            first = explained(table_of(BASELINE, f"k3,3,1,3,true,{speed},2.0")).next
+            (off,) = [a for a in first if a.kind == "switch-off"]
+            assert ("not told apart" in off.why) is not apart
+
     def test_drafters_that_are_not_told_apart_are_not_ranked(self) -> None:
         lines = ("a,3,1,3,true,80.0,2.0", "b,3,1,3,true,80.5,2.0")
         assert not any(a.kind == "use-drafter" for a in explained(table_of(BASELINE, *lines)).next)

@@ -119,7 +119,8 @@ def _winner(
             "switch-off",
             "switch speculation off" + (" with this drafter" if other.has_drafter else ""),
             f"plain decoding runs {tok_per_s_words(plain.tok_per_s)} against {three_digits(other.tok_per_s)} of the "
-            f"fastest arm with a draft, {other.name}",
+            f"fastest arm with a draft, {other.name}"
+            + ("" if told_apart(plain, other, margin=_MARGIN) else "; the two are not told apart"),
             _measured(plain),
             plain.tok_per_s / other.tok_per_s - 1,
             command,
