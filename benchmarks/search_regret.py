@@ -143,7 +143,9 @@ def tpe(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(2, budget // 3))
+    # By the seed alone all surfaces would share its draws.
+    own = random.Random(f"tpe/{surface.name}/{seed}").getrandbits(32)
+    sampler = optuna.samplers.TPESampler(seed=own, n_startup_trials=max(2, budget // 3))
     study = optuna.create_study(direction="maximize", sampler=sampler)
     by_shape = {_shape(arm): arm for arm in surface.arms[1:]}
     sides = [sorted({shape[i] for shape in by_shape}) for i in range(4)]
