@@ -36,6 +36,25 @@ class EngineSetup:
 
 
 @dataclass(frozen=True)
+class Rank:
+    """Which part of a server over several nodes is started; rank 0 is the one that answers requests."""
+
+    number: int
+    of: int
+    address: str
+    """Of its own node, as the other nodes reach it."""
+    head: str
+    """The same of rank 0's node."""
+    head_port: int
+    """There: where the ranks find each other."""
+
+    @property
+    def meeting_point(self) -> str:
+        head = f"[{self.head}]" if ":" in self.head else self.head
+        return f"{head}:{self.head_port}"
+
+
+@dataclass(frozen=True)
 class Launch:
     """One server to start."""
 
@@ -47,6 +66,8 @@ class Launch:
     drafter_path: str | None
     max_concurrency: int
     """The most requests the workload keeps in flight."""
+    rank: Rank | None = None
+    """``None``: the whole server runs on one node."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +76,8 @@ class Command:
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+    listens: bool = True
+    """Whether something answers at the launch's port; most ranks above 0 answer nobody."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +121,8 @@ class EngineAdapter(Protocol):
     info_paths: tuple[str, ...]
     """GET paths whose JSON bodies ``read_facts`` understands; a missing one is skipped."""
     simulated: bool
+    one_node_reason: str | None
+    """Why its servers cannot span several nodes; ``None``: they can."""
 
     def command(self, launch: Launch) -> Command:
         """The full command; raises ``BadInput`` for knobs the engine cannot express."""

@@ -36,6 +36,7 @@ class FakeAdapter:
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/server_info", "/v1/models")
     simulated = True
+    one_node_reason: str | None = None
 
     def command(self, launch: Launch) -> Command:
         setup, arm = launch.setup, launch.arm
@@ -48,12 +49,16 @@ class FakeAdapter:
             **setup.flags,
             **arm.flags,
         }
+        rank = launch.rank
+        if rank is not None:
+            flags |= {"nnodes": rank.of, "node-rank": rank.number, "head": rank.meeting_point}
         length, rates = imposed_length(arm), imposed_rates(arm)
         if rates is not None:
             flags["accept"] = ",".join(f"{c:g}" for c in _conditional(rates))
         elif length is not None:
             flags["accept"] = _imposed(length)
-        return Command((*program, *flag_args(flags)), {**setup.env, **arm.env})
+        answers = rank is None or rank.number == 0
+        return Command((*program, *flag_args(flags)), {**setup.env, **arm.env}, listens=answers)
 
     def read_flags(self, argv: Sequence[str]) -> Knobs:
         program_end = argv.index(_MODULE) + 1 if _MODULE in argv else 0

@@ -50,6 +50,14 @@ def build_parser() -> argparse.ArgumentParser:
     serving.add_argument("--no-prefix-caching", action="store_true")
     serving.add_argument("--enforce-eager", action="store_true", help="no graph capture phase")
 
+    ranks = parser.add_argument_group("several nodes")
+    ranks.add_argument("--nnodes", type=int, default=1, help="ranks that meet before any serves")
+    ranks.add_argument("--node-rank", type=int, default=0, help="above 0: joins rank 0, and answers nobody")
+    ranks.add_argument("--head", default=None, help="HOST:PORT where rank 0 waits for the others")
+    ranks.add_argument(
+        "--rank-lost", choices=("hang", "die"), default="hang", help="what rank 0 does without another"
+    )
+
     speculation = parser.add_argument_group("speculation")
     speculation.add_argument("--method", choices=METHODS, default="none")
     speculation.add_argument("--draft-model", default=None)
@@ -96,6 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
 
     faults = parser.add_argument_group("faults")
+    faults.add_argument("--fault-rank", type=int, default=None, help="the rank that has them; default: all")
     faults.add_argument("--die-after-s", type=float, default=None)
     faults.add_argument("--die-at-request", type=int, default=None, help="after the first token of request N")
     faults.add_argument("--die-message", default="RuntimeError: scripted death")
@@ -130,6 +139,36 @@ def build_parser() -> argparse.ArgumentParser:
     faults.add_argument("--zombie", action="store_true", help="a child that ended and is never collected")
     faults.add_argument("--events", default=None, help="a file for the times of ready, death and hang")
     return parser
+
+
+FAULTS = (
+    *(
+        "die_after_s",
+        "die_at_request",
+        "ignore_sigterm",
+        "hang_generation",
+        "spawn_child",
+        "die_in",
+        "hang_in",
+    ),
+    *(
+        "talk_in",
+        "die_after_ready_s",
+        "die_at_shutdown",
+        "shutdown_delay_s",
+        "fail_generation",
+        "fail_request",
+    ),
+    *("fatal_line_at_request", "print_mb", "print_junk", "shm_segment", "zombie"),
+)
+
+
+def without_faults_of_others(options: argparse.Namespace) -> argparse.Namespace:
+    """The options of this rank, where ``--fault-rank`` says which one fails."""
+    if options.fault_rank in (None, options.node_rank):
+        return options
+    healthy = build_parser().parse_args([])
+    return argparse.Namespace(**{**vars(options), **{name: getattr(healthy, name) for name in FAULTS}})
 
 
 def speculation_of(options: argparse.Namespace) -> Speculation:

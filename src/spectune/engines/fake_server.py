@@ -17,12 +17,13 @@ from spectune.engines import fake_faults
 from spectune.engines.fake_faults import say, stamp
 from spectune.engines.fake_generation import Counters
 from spectune.engines.fake_http import FakeHttp
-from spectune.engines.fake_options import PHASE_LINES, build_parser, speculation_of
+from spectune.engines.fake_options import PHASE_LINES, build_parser, speculation_of, without_faults_of_others
+from spectune.engines.fake_ranks import follow, lead
 from spectune.engines.fake_state import ServerState
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = build_parser().parse_args(argv)
+    options = without_faults_of_others(build_parser().parse_args(argv))
     if options.ignore_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return asyncio.run(_serve(options))
@@ -41,6 +42,10 @@ async def _serve(options: argparse.Namespace) -> int:
         say(f"log line {number}")
     fake_faults.before_start(options)
     if not await _start_up(options, stop):
+        return 0
+    if options.node_rank > 0:
+        return await follow(options, stop)
+    if options.nnodes > 1 and not await lead(options, stop):
         return 0
     state = ServerState(options, speculation, die=lambda: fake_faults.die(options), counters=Counters())
     try:

@@ -64,9 +64,15 @@ class LlamaCpp:
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/props", "/slots", "/v1/models")
     simulated = False
+    one_node_reason: str | None = (
+        "llama.cpp spans nodes only with its RPC backend: `rpc-server` on each and `--rpc` on the first. The embedded "
+        "package has neither, and spectune does not start them"
+    )
 
     def command(self, launch: Launch) -> Command:
         setup, arm = launch.setup, launch.arm
+        if launch.rank is not None:
+            raise BadInput(f"ray.nodes: {self.one_node_reason}")
         if setup.command:
             prefix = list(setup.command)
         elif setup.executable:

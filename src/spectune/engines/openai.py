@@ -23,6 +23,7 @@ class OpenAICompatible:
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/v1/models",)
     simulated = False
+    one_node_reason: str | None = "spectune starts no server of this kind"
 
     def command(self, launch: Launch) -> Command:
         raise BadInput("engine: spectune does not know how to launch this server; it can only measure it")

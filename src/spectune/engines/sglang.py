@@ -10,7 +10,7 @@ from spectune.domain.arm import FlagValue, Knobs
 from spectune.domain.measurement import ServerCounters
 from spectune.domain.trial import ServerFacts
 from spectune.domain.workload import Sampling
-from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat
+from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat, Rank
 from spectune.engines.bodies import as_counts, as_dict, as_int, as_str, first_model_id, token_list
 from spectune.engines.causes import known_cause
 from spectune.engines.flags import flag_args, imposed_length, int_or_none, merge_flags, read_args
@@ -41,6 +41,8 @@ _MANAGED = (
     "speculative-eagle-topk",
     "speculative-num-draft-tokens",
 )
+_MANAGED_ON_NODES = ("nnodes", "node-rank", "dist-init-addr", "nccl-init-addr")
+_DATA_PARALLEL = ("dp-size", "data-parallel-size", "dp")
 
 
 class Sglang:
@@ -52,6 +54,7 @@ class Sglang:
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/server_info", "/v1/models")
     simulated = False
+    one_node_reason: str | None = None
 
     def command(self, launch: Launch) -> Command:
         setup, arm = launch.setup, launch.arm
@@ -68,12 +71,15 @@ class Sglang:
         }
         if arm.knobs.cuda_graphs is False:
             defaults["disable-cuda-graph"] = True
-        flags = merge_flags(defaults, setup.flags, arm.flags, managed=_MANAGED, engine=self.name)
+        managed = _MANAGED if launch.rank is None else (*_MANAGED, *_MANAGED_ON_NODES)
+        flags = merge_flags(defaults, setup.flags, arm.flags, managed=managed, engine=self.name)
         fixed: dict[str, FlagValue] = {
             "model-path": launch.target_path,
             "host": launch.host,
-            "port": launch.port,
+            "port": launch.port,  # of a rank above 0: a placeholder that only says that it is healthy
         }
+        if launch.rank is not None:
+            fixed |= _of_rank(launch.rank, flags)
         argv = (*prefix, *flag_args(fixed), *flag_args(flags), *flag_args(self._speculation(launch)))
         env = {**setup.env, **arm.env}
         length_imposed = imposed_length(arm)
@@ -206,6 +212,16 @@ class Sglang:
 
     def read_tokens(self, body: Any) -> tuple[int, ...] | None:
         return token_list(body)
+
+
+def _of_rank(rank: Rank, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
+    copies = next((flags[name] for name in _DATA_PARALLEL if name in flags), 1)
+    if copies not in (1, "1") and not flags.get("enable-dp-attention"):
+        raise BadInput(
+            f"flags.dp-size: SGLang refuses {copies} copies of a server over several nodes, unless with "
+            "enable-dp-attention; give tp-size and pp-size only, or leave out `ray.nodes`"
+        )
+    return {"nnodes": rank.of, "node-rank": rank.number, "dist-init-addr": rank.meeting_point}
 
 
 def _tree(knobs: Knobs) -> tuple[int | None, int, int]:

@@ -12,7 +12,7 @@ from spectune.domain.arm import FlagValue, Knobs
 from spectune.domain.measurement import ServerCounters
 from spectune.domain.trial import ServerFacts
 from spectune.domain.workload import Sampling
-from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat
+from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat, Rank
 from spectune.engines.bodies import as_counts, as_dict, as_int, as_str, first_model_id, token_list
 from spectune.engines.causes import known_cause
 from spectune.engines.flags import (
@@ -29,6 +29,15 @@ from spectune.errors import BadInput
 _NEEDS_DRAFTER = frozenset({"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"})
 _SERVER_INFO = "/server_info?config_format=json"
 _MANAGED = ("model", "host", "port", "speculative-config")
+_MANAGED_ON_NODES = (
+    "nnodes",
+    "node-rank",
+    "master-addr",
+    "master-port",
+    "headless",
+    "distributed-executor-backend",
+)
+_DATA_PARALLEL = ("data-parallel-size", "dp-size", "dp")
 _POINTS_UP = re.compile(r"See root cause above|See stack trace \(above\) for the root cause")
 _SPEC_PREFIX = "speculative."
 """``flags`` beginning so become keys of ``--speculative-config``: ``speculative.prompt_lookup_max``."""
@@ -55,11 +64,16 @@ class Vllm:
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/version", "/v1/models", _SERVER_INFO)
     simulated = False
+    one_node_reason: str | None = None
 
     def command(self, launch: Launch) -> Command:
-        setup, arm = launch.setup, launch.arm
+        setup, arm, rank = launch.setup, launch.arm, launch.rank
+        answers = rank is None or rank.number == 0
         if setup.command:
             prefix = [*setup.command, "--model", launch.target_path]
+        elif setup.python and not answers:
+            # Only `vllm serve` knows --headless; the API server's own module would start a second API.
+            prefix = [setup.python, "-m", "vllm.entrypoints.cli.main", "serve", launch.target_path]
         elif setup.python:
             module = "vllm.entrypoints.openai.api_server"
             prefix = [setup.python, "-m", module, "--model", launch.target_path]
@@ -72,15 +86,19 @@ class Vllm:
             defaults["enforce-eager"] = True
         shared = {k: v for k, v in setup.flags.items() if not k.startswith(_SPEC_PREFIX)}
         own = {k: v for k, v in arm.flags.items() if not k.startswith(_SPEC_PREFIX)}
-        flags = merge_flags(defaults, shared, own, managed=_MANAGED, engine=self.name)
+        managed = _MANAGED if rank is None else (*_MANAGED, *_MANAGED_ON_NODES)
+        flags = merge_flags(defaults, shared, own, managed=managed, engine=self.name)
         speculation = self._speculation(launch)
-        fixed: dict[str, FlagValue] = {"host": launch.host, "port": launch.port}
+        fixed: dict[str, FlagValue] = {"host": launch.host, "port": launch.port} if answers else {}
+        if rank is not None:
+            fixed |= _of_rank(rank, flags)
         argv = [*prefix, *flag_args(fixed), *flag_args(flags)]
         if speculation:
             argv += ["--speculative-config", json.dumps(speculation, separators=(",", ":"))]
         # The development routes hold /reset_prefix_cache and /server_info; the server listens on loopback.
-        env = {"VLLM_SERVER_DEV_MODE": "1", **setup.env, **arm.env}
-        return Command(argv=tuple(argv), env=env)
+        own_address = {} if rank is None else {"VLLM_HOST_IP": rank.address}
+        env = {"VLLM_SERVER_DEV_MODE": "1", **own_address, **setup.env, **arm.env}
+        return Command(argv=tuple(argv), env=env, listens=answers)
 
     def _speculation(self, launch: Launch) -> dict[str, Any]:
         knobs = launch.arm.knobs
@@ -210,6 +228,23 @@ class Vllm:
 
     def read_tokens(self, body: Any) -> tuple[int, ...] | None:
         return token_list(body)
+
+
+def _of_rank(rank: Rank, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
+    copies = next((flags[name] for name in _DATA_PARALLEL if name in flags), 1)
+    if copies not in (1, "1"):
+        raise BadInput(
+            f"flags.data-parallel-size: {copies} copies of a server over several nodes is not supported; give "
+            "tensor and pipeline parallel sizes only, or leave out `ray.nodes`"
+        )
+    return {
+        "nnodes": rank.of,
+        "node-rank": rank.number,
+        "master-addr": rank.head,
+        "master-port": rank.head_port,
+        "distributed-executor-backend": "mp",
+        "headless": rank.number > 0,
+    }
 
 
 def _json_or_text(value: FlagValue, key: str) -> Any:
