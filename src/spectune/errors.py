@@ -73,7 +73,8 @@ class ServerDied(EnvironmentFailed):
     """The server process ended, or one that it cannot serve without.
 
     ``exit_code_of_server`` is negative for a signal, as in ``subprocess``.
-    ``log_tail`` holds the last lines of its output.
+    ``log_tail`` holds the last lines of its output. ``rank`` and ``node`` say
+    which part it was of a server over several nodes.
     """
 
     def __init__(
@@ -86,14 +87,21 @@ class ServerDied(EnvironmentFailed):
         cause: str | None,
         remedy: str | None = None,
         log_path: str | None = None,
+        rank: int | None = None,
+        node: str | None = None,
     ) -> None:
+        self.after_s = after_s
+        self.log_path = log_path
+        self.rank = rank
+        self.node = node
         self.exit_code_of_server = exit_code_of_server
         self.after_s = after_s
         self.phase = phase
         self.log_tail = tuple(log_tail)
         self.cause = cause
         self.remedy = remedy
-        lines = [_ending(exit_code_of_server, after_s, phase)]
+        part = "" if rank is None else f"rank {rank} on {node}: "
+        lines = [part + _ending(exit_code_of_server, after_s, phase)]
         if cause:
             lines.append(f"  {cause}")
         else:

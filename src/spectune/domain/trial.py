@@ -42,6 +42,10 @@ class Failure(Record):
     remedy: str | None = None
     exit_code: int | None = None
     log_tail: tuple[str, ...] = ()
+    rank: int | None = None
+    """Of a server over several nodes: the part that ended, and whose log this is."""
+    node: str | None = None
+    """That part's."""
 
 
 class StopProof(Record):
@@ -61,6 +65,23 @@ class StopProof(Record):
     """Those it had left behind."""
     gpu: str = "not asked"
     """``no GPU``, or the memory in use on each before and after."""
+
+
+class RankRecord(Record):
+    """One node's part of a server over several nodes."""
+
+    rank: int
+    """0: the part that answers requests."""
+    node: str
+    command: tuple[str, ...]
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables set for it; secrets are replaced."""
+    log: str
+    """Name of its log in the trial's folder."""
+    phases_s: dict[str, float] = Field(default_factory=dict)
+    ended: str | None = None
+    """How it ended before anybody stopped it; ``None``: it did not."""
+    stop: StopProof | None = None
 
 
 class SoakResult(Record):
@@ -107,13 +128,15 @@ class Trial(Record):
     command: tuple[str, ...]
     env: dict[str, str] = Field(default_factory=dict)
     """Variables set for the server; secrets are replaced."""
+    ranks: tuple[RankRecord, ...] = ()
+    """Of a server over several nodes, all of them; ``command`` and ``env`` are then those of the first."""
     started_at: str
     """UTC, ISO 8601."""
     ended_at: str
     phases_s: dict[str, float] = Field(default_factory=dict)
     server: ServerFacts | None = None
     node: str | None = None
-    """Of a cluster, by name: where it was measured; ``None``: on the study's one host."""
+    """Of a cluster, by name: where it was measured, ``a+b`` for a server over both; ``None``: the study's one host."""
     machine: Machine | None = None
     """The node's; ``None``: the study's."""
     launch: int | None = None

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spectune.domain.trial import StopProof
-from spectune.errors import EnvironmentFailed, HostUnreachable, TeardownUnproven
+from spectune.errors import EnvironmentFailed, HostUnreachable, NodeLost, TeardownUnproven
 from spectune.hosts.channel import Channel
 from spectune.hosts.facts import Ended, PortOwner, Vitals, read_ended
 
 if TYPE_CHECKING:
     from spectune.hosts.host import Host
 
-_MIRROR_EVERY_S = 0.1
+_LOG_EVERY_S = 0.1
 _RETRY_S = 0.25
 _RENEWALS_PER_LEASE = 6
 
@@ -49,6 +49,9 @@ class SupervisedServer:
         self._given_up = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._closing = False
+        self._node_lost: NodeLost | None = None
+        self.log_every_s = _LOG_EVERY_S
+        """How often its log is brought over, where it has to be."""
 
     async def connect(self) -> None:
         """Opens the connection and keeps it: renews the lease, follows the log, reconnects."""
@@ -98,7 +101,10 @@ class SupervisedServer:
                 pass
 
     async def stop(self, *, grace_s: float) -> StopProof:
-        """SIGTERM, wait, SIGKILL, over the whole tree, and the proof; raises ``TeardownUnproven``."""
+        """SIGTERM, wait, SIGKILL, over the whole tree, and the proof; raises ``TeardownUnproven``.
+
+        ``NodeLost``: nobody is there who could prove it; the server ends with its node, or by its lease.
+        """
         status = await self._stop_through_supervisor(grace_s)
         if status is None or status.get("proof") is None:
             await self.host.reconnect()
@@ -117,6 +123,8 @@ class SupervisedServer:
             try:
                 return await self._request("stop", timeout_s=grace_s + 40.0, grace_s=grace_s)
             except HostUnreachable:
+                if self._node_lost is not None:
+                    raise self._node_lost from None
                 if await self.host.last_words(self.server_id) is not None:
                     return None
                 if loop.time() > deadline:
@@ -207,6 +215,11 @@ class SupervisedServer:
                 await self.host.reconnect()
                 await self._open()
                 return True
+            except NodeLost as error:  # for good, and everything on it
+                self._node_lost = error
+                if not self.ended.done():
+                    self.ended.set_exception(error)
+                return False
             except EnvironmentFailed as error:
                 reason = str(error)
                 ended = await self.host.last_words(self.server_id)
@@ -224,7 +237,7 @@ class SupervisedServer:
             with contextlib.suppress(EnvironmentFailed):
                 while await self._copy_log():
                     pass
-            await asyncio.sleep(_MIRROR_EVERY_S)
+            await asyncio.sleep(self.log_every_s)
 
     async def _copy_log(self) -> bool:
         """Appends the next piece of the log; whether there was one."""

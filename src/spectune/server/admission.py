@@ -49,7 +49,7 @@ async def admit(
     host: Host,
     *,
     subject: str,
-    port: int,
+    port: int | None,
     paths: Sequence[str],
     env: Mapping[str, str],
     needed_bytes: int | None = None,
@@ -60,8 +60,8 @@ async def admit(
     ``env`` is the server's: it says which GPUs it will use. ``needed_bytes`` is
     the size of its model files.
     """
-    facts = await host.facts(ports=[port], paths=paths, gpus=True)
-    owner = facts.port_owners.get(port)
+    facts = await host.facts(ports=[] if port is None else [port], paths=paths, gpus=True)
+    owner = None if port is None else facts.port_owners.get(port)
     if owner is not None:
         raise PortTaken(
             f"port {port} on {host.name} is taken by {owner}; it was left alone. "

@@ -11,23 +11,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from spectune.domain.findings import Finding
 from spectune.domain.trial import ServerFacts, StopProof
 from spectune.engines.adapter import Command, EngineAdapter
-from spectune.errors import EnvironmentFailed, HostUnreachable, PortTaken, ServerNotReady
+from spectune.errors import HostUnreachable, PortTaken, ServerNotReady
 from spectune.hosts.facts import Gpu, ServerStatus
 from spectune.hosts.host import Host, ServerSpec
 from spectune.hosts.supervised import SupervisedServer
-from spectune.server.admission import admit
 from spectune.server.phases import PhaseClock
 from spectune.server.probe import probe, read_facts
 from spectune.server.proof import prove_gpu_memory
+from spectune.server.ranks import (
+    RankPlan,
+    RankState,
+    admit_rank,
+    gpu_rows,
+    gpus_before,
+    let_ranks_go,
+    mark_ranks_ready,
+    ranked,
+    start_rank,
+    stop_ranks,
+    take_rank,
+    watch_ranks,
+)
 from spectune.server.watch import Watch
 from spectune.transport import HttpClient
 
@@ -69,6 +82,28 @@ class LaunchPlan:
     allow_busy_gpus: bool = False
     port_is_hidden: bool = False
     """A container's port is held by its runtime, outside the process tree: whose it is cannot be proven."""
+    node: str = ""
+    """Rank 0's, of a server over several nodes."""
+    followers: tuple[RankPlan, ...] = ()
+    """The ranks above 0, in their order."""
+    meeting_port: int | None = None
+    """On rank 0's node: where the ranks find each other."""
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return (self.port,) if self.meeting_port is None else (self.port, self.meeting_port)
+
+    def as_rank(self) -> RankPlan:
+        return RankPlan(
+            number=0,
+            node=self.node,
+            command=self.command,
+            host=self.host,
+            log_path=self.log_path,
+            ports=self.ports,
+            port_is_hidden=self.port_is_hidden,
+            owner=self.owner,
+        )
 
 
 @dataclass
@@ -104,6 +139,8 @@ class Launched:
     """Length of the log when the server was ready for this user."""
     kept: bool = False
     """Set inside the block of ``serve`` to leave the server running; whoever sets it sees to its end."""
+    ranks: list[RankState] = field(default_factory=list)
+    """Of a server over several nodes, all of them."""
 
 
 @asynccontextmanager
@@ -120,30 +157,27 @@ async def serve(
     With ``launched.kept`` set inside the block it is let go of instead.
     """
     clock.enter("launch")
-    before: tuple[Gpu, ...] | None = None
+    first = RankState(plan.as_rank(), clock=clock)
+    followers = [RankState(rank) for rank in plan.followers]
+    launched.ranks = [first, *followers] if followers else []
     if reattach_to is None:
-        admission = await admit(
-            plan.host,
-            subject=plan.subject,
-            port=plan.port,
-            paths=[str(plan.log_path.parent)] if plan.host.shares_files else [],
-            env=plan.command.env,
-            needed_bytes=plan.model_bytes,
-            allow_busy_gpus=plan.allow_busy_gpus,
-        )
-        before = admission.facts.gpus
-        launched.findings.extend(admission.findings)
-    starting = (
-        plan.host.start(spec_of(plan, gpus=before), log_path=plan.log_path)
-        if reattach_to is None
-        else plan.host.attach(reattach_to, log_path=plan.log_path)
+        for state in (first, *followers):
+            launched.findings += await admit_rank(
+                state,
+                subject=plan.subject,
+                needed_bytes=plan.model_bytes,
+                allow_busy_gpus=plan.allow_busy_gpus,
+            )
+    server = await to_the_end(
+        _started(plan, first, followers, reattach_to),
+        then=lambda _late: stop_ranks([first, *followers], grace_s=plan.limits.stop_grace_s),
     )
-    server = await to_the_end(starting, then=lambda late: stop_proven(late, plan, before))
     launched.reattached = reattach_to is not None
     launched.server_id = server.server_id
-    before = before if reattach_to is None else gpus_before(server)
     try:
-        handle = await wait_ready(server, plan=plan, clock=clock, on_progress=on_progress)
+        handle = await wait_ready(
+            server, plan=plan, clock=clock, on_progress=on_progress, followers=followers
+        )
         handle.watch.begin_service()
         try:
             await server.sync_log()
@@ -155,20 +189,40 @@ async def serve(
         try:
             if launched.kept:
                 clock.close()
-                await to_the_end(_let_go(server))
+                await to_the_end(let_ranks_go([first, *followers]))
             else:
                 clock.enter("stop")
-                launched.stop = await to_the_end(stop_proven(server, plan, before))
+                try:
+                    await to_the_end(stop_ranks([first, *followers], grace_s=plan.limits.stop_grace_s))
+                finally:
+                    launched.stop = first.stop
         finally:
             clock.close()
 
 
-async def _let_go(server: SupervisedServer) -> None:
-    """Leaves it running, with a whole lease before it."""
-    await server.sync_log()
-    with contextlib.suppress(EnvironmentFailed):
-        await server.until_connected()
-    await server.aclose()
+async def _started(
+    plan: LaunchPlan, first: RankState, followers: Sequence[RankState], reattach_to: str | None
+) -> SupervisedServer:
+    """All ranks, rank 0 last, or none of them: what was started is stopped again."""
+    try:
+        if reattach_to is not None:
+            server = await take_rank(first, reattach_to)
+            ids = server.about.get("followers") or ()
+            await _each(*(take_rank(state, str(i)) for state, i in zip(followers, ids, strict=True)))
+            return server
+        await _each(*(start_rank(state, _spec_of_rank(plan, state)) for state in followers))
+        ids = [state.server.server_id for state in followers if state.server is not None]
+        return await start_rank(first, spec_of(plan, gpus=first.before, followers=ids))
+    except BaseException:
+        await stop_ranks([first, *followers], grace_s=plan.limits.stop_grace_s)
+        raise
+
+
+async def _each(*work: Coroutine[Any, Any, object]) -> None:
+    """All to their ends, then the first error."""
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 def _length_of(path: Path) -> int:
@@ -179,11 +233,10 @@ async def stop_proven(
     server: SupervisedServer, plan: LaunchPlan, before: tuple[Gpu, ...] | None
 ) -> StopProof:
     """Stops it, proves it down to the GPU memory, and lets its record on the host go."""
-    proof = await server.stop(grace_s=plan.limits.stop_grace_s)
-    proof = await prove_gpu_memory(plan.host, proof, before=before)
-    await plan.host.leave(plan.port)
-    await plan.host.forget(server.server_id)
-    return proof
+    state = RankState(plan.as_rank(), server=server, before=before)
+    await stop_ranks([state], grace_s=plan.limits.stop_grace_s)
+    assert state.stop is not None
+    return state.stop
 
 
 async def end_server(host: Host, status: ServerStatus, *, grace_s: float = 20.0) -> StopProof | None:
@@ -208,23 +261,31 @@ async def end_server(host: Host, status: ServerStatus, *, grace_s: float = 20.0)
     return proof
 
 
-def gpus_before(server: SupervisedServer) -> tuple[Gpu, ...] | None:
-    """The devices as they were before this server was launched, which its record tells."""
-    known = server.about.get("gpus")
-    return None if known is None else tuple(Gpu(**gpu) for gpu in known)
-
-
-def spec_of(plan: LaunchPlan, *, gpus: tuple[Gpu, ...] | None) -> ServerSpec:
-    """The plan as its supervisor needs it."""
+def spec_of(plan: LaunchPlan, *, gpus: tuple[Gpu, ...] | None, followers: Sequence[str] = ()) -> ServerSpec:
+    """The plan as its supervisor needs it; ``followers``: the servers of the ranks above 0."""
+    more = {"followers": list(followers)} if followers else {}
     return ServerSpec(
         argv=plan.command.argv,
         env=plan.command.env,
-        ports=[plan.port],
+        ports=plan.ports,
         strict_ports=plan.port_is_hidden,
         lease_s=plan.lease_s,
-        label={**plan.label, "gpus": None if gpus is None else [asdict(gpu) for gpu in gpus]},
+        label={**plan.label, **more, "gpus": gpu_rows(gpus)},
         key=plan.key,
         owner=plan.owner,
+    )
+
+
+def _spec_of_rank(plan: LaunchPlan, state: RankState) -> ServerSpec:
+    rank = state.plan
+    return ServerSpec(
+        argv=rank.command.argv,
+        env=rank.command.env,
+        ports=rank.ports,
+        strict_ports=rank.port_is_hidden,
+        lease_s=plan.lease_s,
+        label={**plan.label, "rank": rank.number, "gpus": gpu_rows(state.before)},
+        owner=rank.owner,
     )
 
 
@@ -255,15 +316,19 @@ async def wait_ready(
     plan: LaunchPlan,
     clock: PhaseClock,
     on_progress: Callable[[float], None] = lambda _share: None,
+    followers: Sequence[RankState] = (),
 ) -> ServerHandle:
-    """Returns once the server generates and has settled; raises why it does not. Stops nothing."""
+    """Returns once the server generates and has settled, all of it; raises why it does not. Stops nothing."""
+    first = plan.as_rank()
     watch = Watch(
         server,
         adapter=plan.adapter,
         clock=clock,
         stuck_after_s=plan.limits.stuck_s,
         on_progress=on_progress,
+        as_loss=lambda error: ranked(error, first),
     )
+    watch_ranks(watch, followers, plan.adapter)
     try:
         async with asyncio.timeout(plan.limits.ready_s):
             local_port = await plan.host.reach(plan.port)
@@ -272,6 +337,7 @@ async def wait_ready(
                 model = await unless_lost(_until_it_generates(http, server, plan), watch)
                 clock.enter("settle")
                 workers = await server.mark_ready()
+                await mark_ranks_ready(followers)
                 facts = await unless_lost(read_facts(http, plan.adapter), watch)
                 await unless_lost(asyncio.sleep(plan.limits.settle_s), watch)
         if watch.version is not None:
@@ -279,7 +345,7 @@ async def wait_ready(
         return ServerHandle(base_url, model, facts, server, watch, workers)
     except TimeoutError:
         await watch.aclose()
-        last = "\n".join(f"  {line}" for line in watch.log.last_lines(8))
+        last = watch.last_words(8)
         raise ServerNotReady(
             f"the server lives but did not generate within {plan.limits.ready_s:.0f} s; its last lines:\n{last}\n"
             "If it was still loading or compiling, raise engine.ready_timeout_s"

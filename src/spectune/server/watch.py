@@ -29,7 +29,11 @@ _BUSY_GPU_PERCENT = 5
 
 
 class Watch:
-    """Runs from the launch on; ``lost`` resolves to the error when the server can no longer be used."""
+    """Runs from the launch on; ``lost`` resolves to the error when the server can no longer be used.
+
+    Of a server over several nodes each part has one, joined to rank 0's: the
+    end of any is the end of all, and a sign of life of any is one of all.
+    """
 
     def __init__(
         self,
@@ -37,9 +41,12 @@ class Watch:
         *,
         adapter: EngineAdapter,
         clock: PhaseClock,
-        stuck_after_s: float,
+        stuck_after_s: float | None,
         on_progress: Callable[[float], None] = lambda _share: None,
+        part: str = "",
+        as_loss: Callable[[SpectuneError], SpectuneError] = lambda error: error,
     ) -> None:
+        """``stuck_after_s`` ``None``: silence says nothing. ``part`` names it beside the others."""
         self.server = server
         self.adapter = adapter
         self.clock = clock
@@ -48,6 +55,10 @@ class Watch:
         self.lost: asyncio.Future[SpectuneError] = asyncio.get_running_loop().create_future()
         self._stuck_after_s = stuck_after_s
         self._on_progress = on_progress
+        self._part = part
+        self._as_loss = as_loss
+        self._joined: list[Watch] = []
+        self._on_life: Callable[[], None] = lambda: None
         self._starting = True
         self._life_s = asyncio.get_running_loop().time()
         self._tasks = [
@@ -56,16 +67,33 @@ class Watch:
             asyncio.create_task(self._feel_pulse()),
         ]
 
+    def join(self, other: Watch) -> None:
+        """Another part of the same server."""
+        self._joined.append(other)
+        other._on_life = self.note_life
+        other.lost.add_done_callback(self._lose_with)
+
     def begin_service(self) -> None:
         """Start-up is over: log lines no longer move the phase."""
         self._starting = False
         self.note_life()
+        for other in self._joined:
+            other.begin_service()
+            other.clock.close()
 
     def note_life(self) -> None:
         """Something came from the server that only a live one sends."""
         self._life_s = asyncio.get_running_loop().time()
+        self._on_life()
+
+    def last_words(self, count: int) -> str:
+        """The last lines of the log, those of other parts below, for people."""
+        own = "\n".join(f"  {line}" for line in self.log.last_lines(count))
+        return "\n".join([own, *(f"{w._part}:\n{w.last_words(count)}" for w in self._joined)])
 
     async def aclose(self) -> None:
+        for other in self._joined:
+            await other.aclose()
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -75,7 +103,11 @@ class Watch:
 
     def _lose(self, error: SpectuneError) -> None:
         if not self.lost.done():
-            self.lost.set_result(error)
+            self.lost.set_result(self._as_loss(error))
+
+    def _lose_with(self, lost: asyncio.Future[SpectuneError]) -> None:
+        if not lost.cancelled() and not self.lost.done():
+            self.lost.set_result(lost.result())
 
     async def _until_ended(self) -> None:
         try:
@@ -124,8 +156,9 @@ class Watch:
     async def _feel_pulse(self) -> None:
         loop = asyncio.get_running_loop()
         before: tuple[float, Vitals] | None = None
+        limit_s = self._stuck_after_s
         while True:
-            await asyncio.sleep(min(_VITALS_EVERY_S, self._stuck_after_s / 4))
+            await asyncio.sleep(_VITALS_EVERY_S if limit_s is None else min(_VITALS_EVERY_S, limit_s / 4))
             try:
                 vitals = await self.server.vitals()
             except EnvironmentFailed:
@@ -137,7 +170,7 @@ class Watch:
                 self.note_life()
             before = (now, vitals)
             silent_s = now - self._life_s
-            if silent_s > self._stuck_after_s and not await self._gpu_is_busy():
+            if limit_s is not None and silent_s > limit_s and not await self._gpu_is_busy():
                 self._lose(self._stuck(silent_s))
                 return
 
@@ -152,7 +185,7 @@ class Watch:
         return busy
 
     def _stuck(self, silent_s: float) -> ServerStuck:
-        last = "\n".join(f"  {line}" for line in self.log.last_lines(8))
+        last = self.last_words(8)
         return ServerStuck(
             f"the server lives but has shown no sign of life for {silent_s:.0f} s, while {phase_words(self.clock)}: "
             f"nothing logged, no processor, disk or GPU use; its last lines:\n{last}\n"
