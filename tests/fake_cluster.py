@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +45,7 @@ class FakeCluster:
     machines: dict[str, Machine] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
+    reserved: list[tuple[str, ...]] = field(default_factory=list)
     address: str = "ray"
     _died: dict[str, asyncio.Event] = field(default_factory=dict)
     _held: dict[str, Any] = field(default_factory=dict)
@@ -57,17 +58,15 @@ class FakeCluster:
         return NodeFacts(machine, self.digests.get(node.name, source_digest()))
 
     @asynccontextmanager
-    async def worker(
+    async def reserve(
         self,
-        node: Node,
-        kind: Callable[..., Any],
-        *args: object,
+        nodes: Sequence[Node],
+        *,
         bundle: Mapping[str, float],
         on_message: Callable[[str], None] = lambda _text: None,
-    ) -> AsyncIterator[FakeWorker]:
-        self._died[node.name] = asyncio.Event()
-        self._held[node.name] = kind(*args)
-        yield FakeWorker(node, self._held[node.name], self._died[node.name], self.calls)
+    ) -> AsyncIterator[FakeReservation]:
+        self.reserved.append(tuple(node.name for node in nodes))
+        yield FakeReservation(self, nodes)
 
     async def kill(self, name: str) -> None:
         """The node is gone at once for the driver; what it ran is stopped, as its lease would do later."""
@@ -78,3 +77,17 @@ class FakeCluster:
         """The worker is gone, and its node is not."""
         self._died[name].set()
         await self._held[name].stop()
+
+
+@dataclass
+class FakeReservation:
+    """Workers on some nodes."""
+
+    cluster: FakeCluster
+    nodes: Sequence[Node]
+
+    def worker(self, index: int, kind: Callable[..., Any], *args: object) -> FakeWorker:
+        node, cluster = self.nodes[index], self.cluster
+        died = cluster._died[node.name] = asyncio.Event()
+        held = cluster._held[node.name] = kind(*args)
+        return FakeWorker(node, held, died, cluster.calls)

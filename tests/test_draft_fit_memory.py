@@ -152,6 +152,8 @@ def test_more_gpus_asked_for_than_there_are(tmp_path: Path) -> None:
     assert [f.code for f in memory_fits(launch, gpu_memory_bytes=(GIB,) * 4).findings] == ["too-few-gpus"]
     nodes = situation("sglang", "none", sized(tmp_path / "u", 4), None, flags={"tp-size": "8", "nnodes": "2"})
     assert memory_fits(nodes, gpu_memory_bytes=(80 * GIB,) * 4).findings == ()
+    (finding,) = memory_fits(nodes, gpu_memory_bytes=(80 * GIB,) * 3).findings
+    assert finding.message.endswith("exceed the 3 GPUs of each of 2 nodes like this one")
 
 
 @pytest.mark.parametrize(("version", "severity"), [("0.4.6", "warning"), ("0.5.23", None), (None, None)])

@@ -17,12 +17,13 @@ from spectune.hosts.ray_cluster import Node, largest_kind
 from spectune.runner.lanes import (
     Lane,
     bundle_for,
-    check_fits_one_node,
-    gpus_of_arm,
     next_baseline,
     open_blocks,
     place_for_noise,
+    place_of,
+    sets_of,
 )
+from spectune.runner.parallel import check_divides, check_fits_nodes, gpus_of_arm
 
 ARMS = tuple(speculative(f"arm{i}", length=i + 2) for i in range(6))
 
@@ -121,11 +122,33 @@ def test_gpus_are_what_the_parallel_flags_multiply_to() -> None:
     assert gpus_of_arm(sglang, attention) == 8
 
 
-def test_a_server_over_several_nodes_is_refused_in_words() -> None:
+def test_a_server_that_no_node_can_hold_is_refused_in_words() -> None:
     wide = _vllm(**{"tensor-parallel-size": 8, "pipeline-parallel-size": 2})
-    with pytest.raises(BadInput, match="16 GPUs, and the largest node has 8: a server over several nodes"):
-        check_fits_one_node(wide, 8.0)
-    check_fits_one_node(wide, 16.0)
+    with pytest.raises(
+        BadInput, match=r"16 GPUs, and the largest node has 8\. `ray: \{nodes: 2\}` spans more"
+    ):
+        check_fits_nodes(wide, 8.0)
+    check_fits_nodes(wide, 16.0)
+    over_two = wide.model_copy(update={"cluster": ClusterSettings(nodes=2)})
+    check_fits_nodes(over_two, 8.0)
+    with pytest.raises(BadInput, match="16 GPUs, over 2 nodes that is 8 on each, and the largest node has 4"):
+        check_fits_nodes(over_two, 4.0)
+
+
+def test_a_server_over_nodes_asks_each_for_its_share() -> None:
+    wide = _vllm(**{"tensor-parallel-size": 8, "pipeline-parallel-size": 2})
+    over_two = wide.model_copy(update={"cluster": ClusterSettings(nodes=2, cpus=4)})
+    assert bundle_for(over_two, {"CPU": 64.0, "GPU": 8.0}) == {"CPU": 4.0, "GPU": 8.0}
+    check_divides(wide.arms[0], wide.engine.flags, nodes=2)
+    with pytest.raises(BadInput, match=r"multiply to 16, which cannot be divided over 3 nodes"):
+        check_divides(wide.arms[0], wide.engine.flags, nodes=3)
+
+
+def test_nodes_serve_in_the_sets_that_measured_before() -> None:
+    assert sets_of(["a", "b", "c", "d", "e"], 2) == [("a", "b"), ("c", "d")]
+    assert sets_of(["a", "b", "c", "d"], 2, before=["c+a", "x+b", "b"]) == [("c", "a"), ("b", "d")]
+    assert sets_of(["a"], 2, before=["a+b"]) == []
+    assert place_of(("c", "a")) == "c+a"
 
 
 def test_the_kind_that_most_nodes_are_of_is_used() -> None:

@@ -250,7 +250,8 @@ def _unknown_machine(host: str) -> Machine:
 
 
 def _command(study: Study, arm: Arm) -> Command:
-    command = adapter_for(study.engine.name).command(sample_launch(arm, study.engine, study.workload))
+    launch = sample_launch(arm, study.engine, study.workload, nodes=study.nodes_per_server)
+    command = adapter_for(study.engine.name).command(launch)
     return replace(command, argv=redact_argv(command.argv), env=redact_env(command.env))
 
 

@@ -136,9 +136,10 @@ def _show(study: Study, plan: CapacityPlan, args: argparse.Namespace) -> None:
     if args.failures:
         back = "never" if args.repair_min is None else f"after {args.repair_min:g} minutes"
         console.print(Text(f"with a node lost under {args.failures:.1%} of the launches, back {back}"))
-    idle = [time for time in plan.times if time.lanes and time.lanes < time.nodes]
+    size = study.nodes_per_server
+    idle = [time for time in plan.times if time.lanes and time.lanes * size < time.nodes]
     if idle:
-        console.print(Text(f"of {idle[0].nodes} nodes only {idle[0].lanes} find work"))
+        console.print(Text(f"of {idle[0].nodes} nodes only {idle[0].lanes * size} find work"))
 
 
 def _cells(time: ClusterTime) -> tuple[str, ...]:

@@ -54,8 +54,10 @@ class EngineSettings(Record):
 
 
 class ClusterSettings(Record):
-    """What one trial asks a node of a cluster for, and how many nodes may be used."""
+    """What one trial asks each of its nodes of a cluster for, and how many nodes may be used."""
 
+    nodes: int = Field(default=1, ge=1)
+    """That one server spans."""
     gpus: float | None = Field(default=None, ge=0)
     cpus: float | None = Field(default=None, ge=0)
     resources: dict[str, float] = Field(default_factory=dict)
@@ -127,6 +129,10 @@ class Study(Record):
     margin: float = 0.02
     imported: Import | None = None
     """Set where another tool measured."""
+
+    @property
+    def nodes_per_server(self) -> int:
+        return 1 if self.cluster is None else self.cluster.nodes
 
     @property
     def baseline(self) -> Arm:

@@ -109,6 +109,12 @@ def serving_of(
     ``container``: the program's folder is that of an image, so only its name is kept.
     """
     trial = _launch(loaded, arm)
+    if trial.ranks:
+        nodes = " and ".join(rank.node for rank in trial.ranks)
+        raise BadInput(
+            f"{loaded.place}: {arm.name} is one server over the nodes {nodes}, which no form here can start; "
+            "the report shows the command of each rank"
+        )
     argv = list(trial.command)
     name = PurePosixPath(argv[0]).name
     if container and name in _CONTAINER_PROGRAMS:

@@ -1,8 +1,8 @@
 """A Ray cluster: its nodes, and a worker process on one of them for as long as it is needed.
 
-Ray is imported when a cluster is connected, never before (extra ``ray``). A
-worker lives in a placement group of its own on one node, so that what it asks
-for is held for it and for nobody else. What Ray says of a dead worker or node
+Ray is imported when a cluster is connected, never before (extra ``ray``).
+Workers that serve together live in one placement group with a bundle on each of
+their nodes, so that what they ask for is held for them and for nobody else. What Ray says of a dead worker or node
 comes out as ``NodeLost``; whether its last task was executed is then unknown,
 so a result counts only when it has been received.
 """
@@ -50,6 +50,8 @@ class Node:
     name: str
     resources: Mapping[str, float]
     """All it has, whether free or not."""
+    address: str = "127.0.0.1"
+    """As the other nodes reach it."""
 
     def has(self, bundle: Mapping[str, float]) -> bool:
         return all(self.resources.get(name, 0.0) >= amount for name, amount in bundle.items())
@@ -76,6 +78,41 @@ class Worker:
         return await _received(getattr(self.handle, method).remote(*args), self.node)
 
 
+class Reservation:
+    """What is held of some nodes, and the workers there."""
+
+    def __init__(
+        self, ray: Any, nodes: Sequence[Node], group: Any, bundle: Mapping[str, float], strategies: Any
+    ) -> None:
+        self._ray = ray
+        self._nodes = nodes
+        self._group = group
+        self._bundle = bundle
+        self._strategies = strategies
+        self._actors: list[Any] = []
+
+    def worker(self, index: int, kind: type, *args: object) -> Worker:
+        """A process on the node of this index that holds a ``kind(*args)`` and all that is held there."""
+        amounts = dict(self._bundle)
+        options = {
+            "num_cpus": amounts.pop("CPU", 0),
+            "num_gpus": amounts.pop("GPU", 0),
+            "resources": amounts,
+            "max_concurrency": _CALLS_AT_ONCE,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": self._strategies.PlacementGroupSchedulingStrategy(self._group, index),
+        }
+        actor = self._ray.remote(kind).options(**options).remote(*args)
+        self._actors.append(actor)
+        return Worker(self._nodes[index], actor)
+
+    def end_workers(self) -> None:
+        for actor in self._actors:
+            with contextlib.suppress(*_ray_errors()):
+                self._ray.kill(actor, no_restart=True)
+
+
 class Cluster:
     """A connected cluster. Ray allows one connection per process, so this one lasts until the process ends."""
 
@@ -97,11 +134,9 @@ class Cluster:
         for row in rows:
             name = _name(row)
             name = name if names[name] == 1 else f"{name}-{row['NodeID'][:6]}"
-            found.append(Node(row["NodeID"], name, dict(row.get("Resources") or {})))
+            resources = dict(row.get("Resources") or {})
+            found.append(Node(row["NodeID"], name, resources, str(row["NodeManagerAddress"])))
         return sorted(found, key=lambda node: node.name)
-
-    def is_alive(self, node: Node) -> bool:
-        return any(other.node_id == node.node_id for other in self.nodes())
 
     async def facts(self, node: Node) -> NodeFacts:
         """Asked of the node once; raises ``NodeLost``, and ``EnvironmentFailed`` where spectune is not installed."""
@@ -120,53 +155,49 @@ class Cluster:
         return self._facts[node.node_id]
 
     @asynccontextmanager
-    async def worker(
+    async def reserve(
         self,
-        node: Node,
-        kind: type,
-        *args: object,
+        nodes: Sequence[Node],
+        *,
         bundle: Mapping[str, float],
         on_message: Callable[[str], None] = lambda _text: None,
-    ) -> AsyncIterator[Worker]:
-        """A process on ``node`` that holds a ``kind(*args)`` and ``bundle`` of its resources; gone afterwards.
+    ) -> AsyncIterator[Reservation]:
+        """``bundle`` of the resources of each of these nodes, all or none; free again afterwards, its workers gone.
 
-        Waits while others hold what is asked for; raises ``NodeLost`` if the node dies meanwhile.
+        Waits while others hold what is asked for; raises ``NodeLost`` if a node dies meanwhile.
         """
-        groups = self._ray.util.placement_group
-        group = groups([dict(bundle)], bundle_label_selector=[{_NODE_LABEL: node.node_id}])
+        group = self._ray.util.placement_group(
+            [dict(bundle)] * len(nodes),
+            strategy="STRICT_SPREAD",
+            bundle_label_selector=[{_NODE_LABEL: node.node_id} for node in nodes],
+        )
+        held = Reservation(self._ray, nodes, group, bundle, self._strategies())
         try:
-            await self._until_placed(group, node, bundle, on_message)
-            amounts = dict(bundle)
-            options = {
-                "num_cpus": amounts.pop("CPU", 0),
-                "num_gpus": amounts.pop("GPU", 0),
-                "resources": amounts,
-                "max_concurrency": _CALLS_AT_ONCE,
-                "max_restarts": 0,
-                "max_task_retries": 0,
-                "scheduling_strategy": self._strategies().PlacementGroupSchedulingStrategy(group, 0),
-            }
-            actor = self._ray.remote(kind).options(**options).remote(*args)
-            try:
-                yield Worker(node, actor)
-            finally:
-                with contextlib.suppress(*_ray_errors()):
-                    self._ray.kill(actor, no_restart=True)
+            await self._until_placed(group, nodes, bundle, on_message)
+            yield held
         finally:
+            held.end_workers()
             with contextlib.suppress(*_ray_errors()):
                 self._ray.util.remove_placement_group(group)
 
     async def _until_placed(
-        self, group: Any, node: Node, bundle: Mapping[str, float], on_message: Callable[[str], None]
+        self,
+        group: Any,
+        nodes: Sequence[Node],
+        bundle: Mapping[str, float],
+        on_message: Callable[[str], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         began, said = loop.time(), False
         while self._ray.util.placement_group_table(group).get("state") != "CREATED":
-            if not self.is_alive(node):
-                raise NodeLost(f"{node.name}: the node is gone")
+            alive = {node.node_id for node in self.nodes()}
+            gone = next((node for node in nodes if node.node_id not in alive), None)
+            if gone is not None:
+                raise NodeLost(f"{gone.name}: the node is gone")
             if not said and loop.time() - began > _SAY_AFTER_S:
                 said = True
-                on_message(f"waiting for {bundle_words(bundle)} of {node.name}, which other work holds")
+                names = " and ".join(node.name for node in nodes)
+                on_message(f"waiting for {bundle_words(bundle)} of {names}, which other work holds")
             await asyncio.sleep(_POLL_S)
 
     def _strategies(self) -> Any:
@@ -273,8 +304,12 @@ async def _received(ref: Any, node: Node) -> Any:
     """The value behind a reference, once it is here."""
     from ray.exceptions import RayError, RayTaskError, RuntimeEnvSetupError
 
+    answer = asyncio.wrap_future(ref.future())
+    answer.add_done_callback(
+        lambda done: None if done.cancelled() else done.exception()
+    )  # if nobody waits for it
     try:
-        return await asyncio.shield(asyncio.wrap_future(ref.future()))
+        return await asyncio.shield(answer)
     except RayTaskError as error:
         cause = getattr(error, "cause", None) or error
         if isinstance(cause, ImportError):

@@ -56,10 +56,11 @@ DRAFT_NOT_COUNTED = FindingKind(
 TOO_FEW_GPUS = FindingKind(
     code="too-few-gpus",
     severity="error",
-    title="The flags ask for more GPUs than this machine has",
-    explanation="Tensor and pipeline parallelism take one GPU for each part.",
+    title="The flags ask for more GPUs than there are",
+    explanation="Tensor and pipeline parallelism take one GPU for each part. A server over several nodes "
+    "(`ray: {nodes: N}` in a study, `--nnodes` in a command) takes an equal share of each.",
     effect="the server refuses to start",
-    holds_for="every engine, without a second node",
+    holds_for="vLLM and SGLang; with --nnodes, where all nodes have as many GPUs as this one",
 )
 
 KINDS = (DOES_NOT_FIT, DRAFT_NOT_COUNTED, TOO_FEW_GPUS)
@@ -79,10 +80,13 @@ def memory_fits(situation: Situation, *, gpu_memory_bytes: tuple[int, ...] | Non
         return FINE
     tp, pp, dp = parallel_sizes(situation)
     elsewhere = any(flags.given(name) for name in _ELSEWHERE)
-    if tp * pp > len(gpu_memory_bytes) and not elsewhere:
-        message = (
-            f"tensor parallel {tp} times pipeline parallel {pp} exceed the {len(gpu_memory_bytes)} GPUs here"
+    nodes = flags.integer("nnodes") if flags.given("nnodes") else None
+    here = len(gpu_memory_bytes)
+    if tp * pp > here * (nodes or 1) and (nodes is not None or not elsewhere):
+        there = (
+            f"{here} GPUs here" if nodes is None else f"{here} GPUs of each of {nodes} nodes like this one"
         )
+        message = f"tensor parallel {tp} times pipeline parallel {pp} exceed the {there}"
         return found(
             TOO_FEW_GPUS.found(situation.subject, message, evidence=[("flags", f"tp {tp}, pp {pp}")])
         )

@@ -13,6 +13,7 @@ from spectune.domain.trial import Trial
 from spectune.explain.explanation import explain
 from spectune.explain.measured import MeasuredRow, Prediction, log_sd_of
 from spectune.explain.records import Explanation
+from spectune.report.grouping import commands_of
 from spectune.report.observed import observations, skips_steps
 from spectune.report.records import ArmSummary, LoadSummary, TrialSummary
 
@@ -134,5 +135,8 @@ def _is_predictable(model: SpeedModel, arm: ArmSummary, concurrency: int) -> boo
 def _winning_command(launches: Sequence[TrialSummary], best_arm_id: str | None) -> str | None:
     for launch in launches:
         if launch.arm_id == best_arm_id and launch.status == "complete":
-            return shlex.join(launch.command)
+            parts = commands_of(launch)
+            return "\n".join(
+                word for title, _, command in parts for word in (title, shlex.join(command)) if word
+            )
     return None

@@ -30,6 +30,8 @@ def failed_arms(trials: Sequence[Trial]) -> Iterable[Finding]:
         failure = failed[-1].failure
         assert failure is not None
         evidence = [("trials", listing(t.trial_id for t in failed))]
+        if failure.rank is not None:
+            evidence.append(("rank", f"{failure.rank} on {failure.node}"))
         if failure.exit_code is not None:
             evidence.append(("exit code", str(failure.exit_code)))
         tail = [line for line in failure.log_tail if line.strip()][-LOG_LINES:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spectune.domain.findings import Finding
@@ -49,6 +49,13 @@ def finding_groups(findings: Sequence[Finding]) -> tuple[FindingGroup, ...]:
         key = (finding.severity, finding.code, finding.effect, None if own else finding.remedy)
         groups.setdefault(key, []).append(finding)
     return tuple(FindingGroup(tuple(group)) for group in groups.values())
+
+
+def commands_of(trial: TrialSummary) -> list[tuple[str, Mapping[str, str], tuple[str, ...]]]:
+    """What starts its server: one command, or one for each node, with whose it is; and the variables of each."""
+    if not trial.ranks:
+        return [("", trial.env, trial.command)]
+    return [(f"# on {rank.node} (rank {rank.rank})", rank.env, rank.command) for rank in trial.ranks]
 
 
 def command_lines(command: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from spectune.explain.records import ExplainedRow, Explanation
 from spectune.explain.schedule import SGLANG_CONFIG_FILE
 from spectune.report import bars, charts, plots, words
-from spectune.report.grouping import command_lines, failure_groups, finding_groups
+from spectune.report.grouping import command_lines, commands_of, failure_groups, finding_groups
 from spectune.report.records import ArmSummary, LoadSummary, StudySummary, TrialSummary
 
 WIDE_PX = 860.0
@@ -166,6 +166,7 @@ def _environment() -> Environment:
         more_needed=words.more_needed,
     )
     environment.globals.update(
+        commands_of=commands_of,
         verdict_words=words.VERDICT_WORDS,
         verdict_marks=words.VERDICT_MARKS,
         simulated=words.SIMULATED,

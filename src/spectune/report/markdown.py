@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spectune.report.grouping import FailureGroup, command_lines, failure_groups, finding_groups
+from spectune.report.grouping import FailureGroup, command_lines, commands_of, failure_groups, finding_groups
 from spectune.report.markdown_text import block, code, escape, table
 from spectune.report.markdown_why import markdown_why
 from spectune.report.records import ArmSummary, LoadSummary, StudySummary
@@ -286,7 +286,12 @@ def _provenance(summary: StudySummary) -> list[str]:
             items["workload"] = f"prompts not recorded, at {', '.join(study.loads)}"
     lines = ["## Provenance", "\n".join(f"- {name}: {escape(value)}" for name, value in items.items())]
     last = {trial.arm_id: trial for trial in summary.trials}
-    commands = [f"{trial.name}:\n{command_lines(trial.command)}" for trial in last.values() if trial.command]
+    commands = [
+        "\n".join(filter(None, (f"{trial.name}:" if index == 0 else "", title, command_lines(command))))
+        for trial in last.values()
+        for index, (title, _, command) in enumerate(commands_of(trial))
+        if command
+    ]
     if commands:
         lines += [
             "<details><summary>Commands</summary>",

@@ -20,7 +20,7 @@ from spectune.domain.parity import OutputParity
 from spectune.domain.record import Record
 from spectune.domain.statistics import Verdict
 from spectune.domain.study import Import
-from spectune.domain.trial import EarlyEnd, Failure, SoakResult, StopProof, TrialStatus
+from spectune.domain.trial import EarlyEnd, Failure, RankRecord, SoakResult, StopProof, TrialStatus
 from spectune.domain.workload import LoadPoint, Sampling
 from spectune.explain.records import Explanation
 
@@ -142,6 +142,8 @@ class TrialSummary(Record):
     arm: Arm
     command: tuple[str, ...]
     env: dict[str, str]
+    ranks: tuple[RankRecord, ...] = ()
+    """Of a server over several nodes, each with its own command."""
     status: TrialStatus
     cause: str | None
     failure: Failure | None

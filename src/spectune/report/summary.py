@@ -74,6 +74,7 @@ def _summarize_trial(study: Study, trial: Trial, view: PointView | None) -> Tria
         arm=trial.arm,
         command=trial.command,
         env=trial.env,
+        ranks=trial.ranks,
         status=trial.status,
         cause=trial.failure.cause if trial.failure else None,
         failure=trial.failure,

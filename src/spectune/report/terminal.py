@@ -91,7 +91,8 @@ def _failure_lines(trial: TrialSummary) -> Iterable[tuple[str, Text]]:
         yield "do", Text(one_line(failure.remedy, limit=600))
     for line in failure.log_tail[-LOG_LINES:]:
         yield "log", Text(one_line(line, limit=300), style="dim")
-    yield "full log", Text(f"trials/{one_line(trial.trial_id)}/server.log")
+    of_rank = next((rank.log for rank in trial.ranks if rank.rank == failure.rank), "server.log")
+    yield "full log", Text(f"trials/{one_line(trial.trial_id)}/{one_line(of_rank)}")
 
 
 def _result_lines(summary: StudySummary, trial: TrialSummary) -> Iterable[tuple[str, Text]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
@@ -70,8 +70,22 @@ def plan_capacity(
         repair_s=repair_s,
     )
     share = 1 if study.cluster is None else study.cluster.trials_per_node
-    found = tuple(cluster_time(work, nodes=count * share, level=level) for count in nodes)
+    size = study.nodes_per_server
+    found = tuple(_on_nodes(work, count, share=share, size=size, level=level) for count in nodes)
     return CapacityPlan(launches, arms, found, basis, arm, baseline)
+
+
+def _on_nodes(work: ClusterWork, count: int, *, share: int, size: int, level: float) -> ClusterTime:
+    """Nodes that serve together are one lane, and ``nodes`` and node hours those of all of them."""
+    if size == 1:
+        return cluster_time(work, nodes=count * share, level=level)
+    if count < size:
+        return ClusterTime(
+            count, 0, 0.0, 0.0, None, None, f"a server spans {size} nodes: fewer serve nothing"
+        )
+    time = cluster_time(work, nodes=count // size, level=level)
+    hours = None if time.node_hours is None else time.node_hours * size
+    return replace(time, nodes=count, node_hours=hours)
 
 
 def _times(

@@ -27,6 +27,7 @@ from spectune.preflight.rules import Judgement, judge
 from spectune.preflight.situation import EngineVersion
 from spectune.report.words import listing
 from spectune.runner.check_sources import NOT_A_MODEL, Sources, known_path, missing
+from spectune.runner.parallel import gpus_of_arm, parts_of
 from spectune.runner.plan import sample_launch
 from spectune.server.admission import visible_gpus
 
@@ -191,6 +192,7 @@ def _check_arm(
         study.workload,
         target_path=path(arm.target),
         drafter_path=path(arm.knobs.drafter),
+        nodes=study.nodes_per_server,
     )
     command = adapter.command(launch)
     argv, env = redact_argv(command.argv), redact_env(command.env)
@@ -217,7 +219,27 @@ def _check_arm(
         max_prompt_tokens=least_tokens_of_longest_prompt(study.workload),
         max_tokens=_max_tokens(study.workload),
     )
-    return _Launch(arm.name, arm.arm_id, argv, version, absent + judgement)
+    return _Launch(arm.name, arm.arm_id, argv, version, absent + judgement + _fits_nodes(arm, study))
+
+
+def _fits_nodes(arm: Arm, study: Study) -> Judgement:
+    """On a cluster whose nodes are known: has each the GPUs that the arm's server needs of it?"""
+    gpus, wanted = study.machine.gpus, gpus_of_arm(arm, study)
+    if study.cluster is None or study.cluster.gpus is not None or not gpus or wanted <= len(gpus):
+        return Judgement()
+    nodes = study.nodes_per_server
+    whole = parts_of(arm, study.engine.flags)
+    return Judgement(
+        findings=(
+            memory.TOO_FEW_GPUS.found(
+                arm.name,
+                f"its parallel flags multiply to {whole}: {wanted} on each of {nodes} "
+                f"{'node' if nodes == 1 else 'nodes'}, which have {len(gpus)}",
+                evidence=[("parallel flags", str(whole)), ("GPUs of a node", str(len(gpus)))],
+                remedy=f"`ray: {{nodes: {-(-whole // len(gpus))}}}`, or lower the parallel sizes",
+            ),
+        )
+    )
 
 
 def _judged(

@@ -1,6 +1,6 @@
 """``run_on_cluster``: a study whose arms run side by side on the nodes of a Ray cluster.
 
-Each node is a lane: the baseline first, then arms as the queue gives them, the
+Each node, or set of nodes that serve together, is a lane: the baseline first, then arms as the queue gives them, the
 baseline again after every few and at the end. Measuring happens on the node;
 this process alone writes the record. A trial counts once its record has been
 received and is on disk. Whatever was under way on a node that is lost is put
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -28,11 +27,12 @@ from spectune.report.pooling import speed_by_prompt
 from spectune.report.write import write_reports
 from spectune.runner.abort import Aborted, unless_aborted
 from spectune.runner.cluster_nodes import NodePool
+from spectune.runner.cluster_team import Team, TeamSetup, Unfit, team_on
 from spectune.runner.cluster_work import OpenWork
 from spectune.runner.estimate import estimate
 from spectune.runner.events import NodeRow, TrialStart, Watcher
-from spectune.runner.lanes import bundle_for
-from spectune.runner.node import NodeProgress, NodeReply, NodeRunner, NodeSetup, TrialOrder
+from spectune.runner.lanes import bundle_of_all, place_of, sets_of
+from spectune.runner.node import NodeProgress, NodeReply, TrialOrder
 from spectune.runner.study import (
     SOAK_REPETITION,
     StopReason,
@@ -50,7 +50,6 @@ from spectune.store.study_dir import StudyDir, TrialDir
 _LOOK_EVERY_S = 1.0
 _ASK_EVERY_S = 1.0
 _ANSWER_S = 30.0
-_STOP_S = 90.0
 _NODES_BACK_S = 60.0
 
 
@@ -108,8 +107,8 @@ class _ClusterRun:
             cluster, self._work.study, on_message=watcher.on_message, on_change=self._wake.set
         )
         self._lanes: dict[str, asyncio.Task[None]] = {}
-        """By place; ``_node_of`` says on which node that is."""
-        self._node_of: dict[str, str] = {}
+        """By place; ``_nodes_of`` says on which nodes that is."""
+        self._nodes_of: dict[str, frozenset[str]] = {}
         self._rows: dict[str, NodeRow] = {}
         self._faults: list[BaseException] = []
         self._without_nodes_since: float | None = None
@@ -121,9 +120,9 @@ class _ClusterRun:
         )
         try:
             await self._until_over()
-            if self._nodes.usable and work.ask_for_soak():
-                node = self._nodes.usable[0]
-                await self._lane(node, self._places(node)[0])
+            if self._sets() and work.ask_for_soak():
+                nodes = self._sets()[0]
+                await self._lane(nodes, self._places(nodes)[0])
                 work.queue = []
         finally:
             await to_the_end(self._end_lanes())
@@ -153,42 +152,63 @@ class _ClusterRun:
             return True
         if work.baseline_failed() and not work.has_baseline():
             return True
-        if self._nodes.usable:
+        size = work.study.nodes_per_server
+        if len(self._nodes.usable) >= size:
             self._without_nodes_since = None
             return False
-        if self._nodes.ever_usable:  # they may come back: a restart, or what starts nodes on demand
+        if self._nodes.most_usable >= size:  # they may come back: a restart, or what starts nodes on demand
             now = asyncio.get_running_loop().time()
             if self._without_nodes_since is None:
                 self._without_nodes_since = now
-                self._watcher.on_message(f"no node is left; waiting {_NODES_BACK_S:.0f} s for one")
+                left = "no node is left" if size == 1 else f"fewer than {size} nodes are left"
+                self._watcher.on_message(f"{left}; waiting {_NODES_BACK_S:.0f} s for more")
             if now - self._without_nodes_since < _NODES_BACK_S:
                 return False
-        reasons = "\n".join(f"  {reason}" for reason in self._nodes.reasons) or "  none is alive"
+        usable = [f"  {node.name}: it can be used" for node in self._nodes.usable]
+        reasons = (
+            "\n".join([*usable, *(f"  {reason}" for reason in self._nodes.reasons)]) or "  none is alive"
+        )
+        enough = "no node" if size == 1 else f"no {size} nodes"
         raise EnvironmentFailed(
-            f"{self._cluster.address}: no node of the cluster can go on with this study:\n{reasons}\n"
+            f"{self._cluster.address}: {enough} of the cluster can go on with this study:\n{reasons}\n"
             "What was measured is kept. A trial asks for all processors of a node unless the study says "
             "`ray: {cpus: N}`, and with vLLM and SGLang for a GPU unless `ray: {gpus: 0}`"
         )
 
     # lanes
 
-    def _places(self, node: Node) -> list[str]:
-        """A place for each trial that runs on the node at once."""
+    def _sets(self) -> list[tuple[Node, ...]]:
+        """Nodes that serve together, out of those that are in no lane; each alone where a server needs one."""
+        work = self._work
+        nodes = sorted(self._nodes.usable, key=lambda n: (n.name != work.noise_place, n.name))
+        size = work.study.nodes_per_server
+        if size == 1:
+            return [(node,) for node in nodes]
+        busy = {node_id for ids in self._nodes_of.values() for node_id in ids}
+        by_name = {node.name: node for node in nodes if node.node_id not in busy}
+        before = dict.fromkeys([*filter(None, [work.noise_place]), *(t.place for t in work.trials)])
+        return [
+            tuple(by_name[name] for name in names) for names in sets_of(list(by_name), size, before=before)
+        ]
+
+    def _places(self, nodes: Sequence[Node]) -> list[str]:
+        """A place for each trial that runs on these nodes at once."""
         settings = self._work.study.cluster
         count = 1 if settings is None else settings.trials_per_node
-        return [node.name] if count == 1 else [f"{node.name}/{slot}" for slot in range(count)]
+        name = place_of([node.name for node in nodes])
+        return [name] if count == 1 else [f"{name}/{slot}" for slot in range(count)]
 
     def _start_lanes(self) -> None:
         settings = self._work.study.cluster
         most = None if settings is None else settings.max_nodes
-        for node in sorted(self._nodes.usable, key=lambda n: (n.name != self._work.noise_place, n.name)):
-            in_use = {self._node_of[place] for place in self._lanes} | {node.node_id}
-            if most is not None and len(in_use) > most:
+        for nodes in self._sets():
+            ids = {node.node_id for node in nodes}
+            if most is not None and len(ids.union(*self._nodes_of.values())) > most:
                 continue
-            for place in self._places(node):
+            for place in self._places(nodes):
                 if place not in self._lanes and self._work.wants_lane(place, list(self._lanes)):
-                    self._node_of[place] = node.node_id
-                    self._lanes[place] = asyncio.create_task(self._lane(node, place))
+                    self._nodes_of[place] = frozenset(ids)
+                    self._lanes[place] = asyncio.create_task(self._lane(nodes, place))
                     self._lanes[place].add_done_callback(self._lane_ended)
 
     def _lane_ended(self, task: asyncio.Task[None]) -> None:
@@ -196,30 +216,26 @@ class _ClusterRun:
             self._faults.append(fault)
         self._wake.set()
 
-    async def _lane(self, node: Node, place: str) -> None:
+    async def _lane(self, nodes: tuple[Node, ...], place: str) -> None:
         """Takes work and has it done until there is none for it; what a lost node did not do goes back."""
         work = self._work
         if work.study.noise_floor and work.noise_place is None:
             work.noise_place = place
-        bundle = bundle_for(work.study, node.resources)
+        bundle = bundle_of_all(work.study, [node.resources for node in nodes])
         assert bundle is not None
         try:
-            facts = await self._cluster.facts(node)
-            setup = self._setup(node, place, bundle)
-            async with self._cluster.worker(
-                node, NodeRunner, setup, bundle=bundle, on_message=self._watcher.on_message
-            ) as worker:
+            facts = await self._cluster.facts(nodes[0])
+            async with self._cluster.reserve(
+                nodes, bundle=bundle, on_message=self._watcher.on_message
+            ) as held:
+                team = team_on(held, nodes, self._setup(nodes, place, bundle))
                 try:
-                    alive = [n.node_id for n in self._cluster.nodes()]
-                    reply = await self._watched(worker, place, "begin", alive)
-                    if reply.error is not None:
-                        self._give_up(node, reply)
-                    else:
-                        await self._work_through(worker, place, facts.machine)
+                    async with team.heard():
+                        if await self._begin(team, place):
+                            await self._work_through(team, place, facts.machine)
                 finally:
-                    stopped = await to_the_end(_stopped(worker))
-                    if stopped.left is not None:
-                        self._give_up(node, stopped)
+                    for unfit in await to_the_end(team.stop()):
+                        self._give_up(unfit)
         except NodeLost as error:
             self._watcher.on_message(f"lost: {error}")
             trial = work.lost(place)
@@ -231,41 +247,57 @@ class _ClusterRun:
                 "The servers were stopped and finished trials are kept; make room, then run the study again"
             ) from error
         except EnvironmentFailed as error:
-            self._nodes.leave_out(node, str(error))
+            for node in nodes:
+                self._nodes.leave_out(node, str(error))
         finally:
             work.put_back(place)
             self._lanes.pop(place, None)
+            self._nodes_of.pop(place, None)
             self._rows.pop(place, None)
 
-    def _setup(self, node: Node, place: str, bundle: Mapping[str, float]) -> NodeSetup:
-        findings = {a: [f.model_dump(mode="json") for f in found] for a, found in self._findings.items()}
-        return NodeSetup(
-            study=self._work.study.model_copy(update={"plan": ()}).model_dump_json(),
+    def _setup(self, nodes: Sequence[Node], place: str, bundle: Mapping[str, float]) -> TeamSetup:
+        return TeamSetup(
+            study=self._work.study,
             owner=str(self._directory.path.resolve()),
-            node_id=node.node_id,
             place=place,
-            places=tuple(self._places(node)),
-            findings=json.dumps(findings),
+            places=tuple(self._places(nodes)),
+            findings=self._findings,
             num_gpus=bundle.get("GPU", 0.0),
         )
 
-    async def _work_through(self, worker: Worker, place: str, machine: Machine) -> None:
+    async def _begin(self, team: Team, place: str) -> bool:
+        """Whether the workers can be given trials."""
+        alive = [n.node_id for n in self._cluster.nodes()]
+        unfit = await team.begin_followers(alive)
+        for text in team.messages:
+            self._watcher.on_message(text)
+        if unfit is None:
+            reply = await self._watched(team.worker, place, "begin", alive, team.facts)
+            unfit = None if reply.error is None else Unfit(team.nodes[:1], reply)
+        if unfit is None:
+            return True
+        self._give_up(unfit)
+        return False
+
+    async def _work_through(self, team: Team, place: str, machine: Machine) -> None:
         baseline = self._work.study.baseline.arm_id
         while block := self._work.take(place):
             for index, planned in enumerate(block):
                 goes_on = index + 1 < len(block)
-                trial = await self._one_trial(worker, place, machine, planned, goes_on=goes_on)
+                trial = await self._one_trial(team, place, machine, planned, goes_on=goes_on)
                 if trial is None:
                     return
                 if trial.status == "failed" and planned.arm_id == baseline:
-                    cause = trial.failure.cause if trial.failure is not None else "cause unknown"
-                    self._nodes.leave_out(worker.node, f"the baseline fails on it: {cause}")
+                    failure = trial.failure
+                    cause = failure.cause if failure is not None else "cause unknown"
+                    for node in team.at_fault(None if failure is None else failure.node):
+                        self._nodes.leave_out(node, f"the baseline fails on it: {cause}")
                     return
 
     async def _one_trial(
-        self, worker: Worker, place: str, machine: Machine, planned: PlannedTrial, *, goes_on: bool
+        self, team: Team, place: str, machine: Machine, planned: PlannedTrial, *, goes_on: bool
     ) -> Trial | None:
-        """The trial, on disk; ``None`` if the node can do no more."""
+        """The trial, on disk; ``None`` if the nodes can do no more. Raises ``NodeLost``."""
         work = self._work
         study, arm = work.study, work.study.arm(planned.arm_id)
         is_soak = planned.repetition == SOAK_REPETITION
@@ -281,7 +313,7 @@ class _ClusterRun:
             goes_on=goes_on,
             soak_s=study.soak_s if is_soak else None,
         )
-        reply = await self._watched(worker, place, "run", order, arm=arm.name, folder=folder)
+        reply = await self._watched(team.worker, place, "run", order, arm=arm.name, folder=folder)
         trial = folder.receive(reply.files)
         if trial is not None:
             own = SpeedSample(arm.arm_id, number, speed_by_prompt(trial.loads[:1]), place)
@@ -292,7 +324,7 @@ class _ClusterRun:
             work.count(trial, planned, place)
             self._tell(trial, place)
         if reply.error is not None:
-            self._give_up(worker.node, reply)
+            self._give_up(Unfit(team.nodes, reply))
             return None
         return trial
 
@@ -301,19 +333,20 @@ class _ClusterRun:
         worker: Worker,
         place: str,
         method: str,
-        argument: object,
-        *,
+        *arguments: object,
         arm: str = "",
         folder: TrialDir | None = None,
     ) -> NodeReply:
         """The answer, while the node is asked for its progress: that is what tells it that we are there."""
-        working = asyncio.ensure_future(worker.call(method, argument))
+        working = asyncio.ensure_future(worker.call(method, *arguments))
         file = None if folder is None else ProgressFile(folder.path, hostname=place)
         try:
             while True:
                 await asyncio.wait({working}, timeout=_ASK_EVERY_S)
                 if working.done():
                     reply: NodeReply = working.result()
+                    if reply.is_lost:
+                        raise NodeLost(reply.error or "a node is gone")
                     return reply
                 with contextlib.suppress(NodeLost, TimeoutError):  # if it is lost, `working` says so
                     async with asyncio.timeout(_ANSWER_S):
@@ -374,13 +407,16 @@ class _ClusterRun:
             noise = summarize_noise(work.study, work.trials)
             self._watcher.on_message("noise floor unknown" if noise is None else noise.sentence)
 
-    def _give_up(self, node: Node, reply: NodeReply) -> None:
-        """The node cannot be trusted with more; the others go on."""
+    def _give_up(self, unfit: Unfit) -> None:
+        """The nodes cannot be trusted with more; the others go on."""
+        reply = unfit.reply
         if reply.left is not None:
-            self.unproven = TeardownUnproven(f"{node.name}: {reply.error}", reply.left)
+            names = place_of([node.name for node in unfit.nodes])
+            self.unproven = TeardownUnproven(f"{names}: {reply.error}", reply.left)
         elif reply.is_stopped:
             return
-        self._nodes.leave_out(node, reply.error or "it can do no more")
+        for node in unfit.nodes:
+            self._nodes.leave_out(node, reply.error or "it can do no more")
 
     async def _end_lanes(self) -> None:
         """Every worker stops its server and proves it, or its node is lost."""
@@ -389,13 +425,3 @@ class _ClusterRun:
             task.cancel()
         await asyncio.gather(*lanes, return_exceptions=True)  # faults are in `_faults`
         await self._nodes.aclose()
-
-
-async def _stopped(worker: Worker) -> NodeReply:
-    """What its worker says of its last server; one that cannot be asked leaves it to the supervisor's lease."""
-    try:
-        async with asyncio.timeout(_STOP_S):
-            reply: NodeReply = await worker.call("stop")
-            return reply
-    except (NodeLost, TimeoutError):
-        return NodeReply(is_stopped=True)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from spectune.domain.study import Study
 from spectune.errors import EnvironmentFailed, NodeLost
 from spectune.hosts.ray_cluster import Cluster, Node, bundle_words, source_digest
-from spectune.runner.lanes import bundle_for, check_fits_one_node
+from spectune.runner.lanes import bundle_for
+from spectune.runner.parallel import check_fits_nodes
 
 _OF_EVERY_NODE = ("node:", "memory", "object_store_memory")
 
@@ -26,7 +27,8 @@ class NodePool:
     ) -> None:
         self.usable: list[Node] = []
         """In the order in which they answered."""
-        self.ever_usable = False
+        self.most_usable = 0
+        """At one time, so far."""
         self._cluster = cluster
         self._study = study
         self._say = on_message
@@ -40,7 +42,7 @@ class NodePool:
         alive = self._cluster.nodes()
         ids = {node.node_id for node in alive}
         self.usable = [node for node in self.usable if node.node_id in ids]
-        check_fits_one_node(self._study, max((n.resources.get("GPU", 0.0) for n in alive), default=0.0))
+        check_fits_nodes(self._study, max((n.resources.get("GPU", 0.0) for n in alive), default=0.0))
         for node in alive:
             task = self._met.get(node.node_id)
             if task is None:
@@ -96,7 +98,7 @@ class NodePool:
             )
         else:
             self.usable.append(node)
-            self.ever_usable = True
+            self.most_usable = max(self.most_usable, len(self.usable))
             self._changed()
 
 

@@ -6,12 +6,10 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from spectune.domain.arm import Arm
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial, num_launches
-from spectune.engines.flags import normalise
-from spectune.errors import BadInput
 from spectune.runner.order import block_of
+from spectune.runner.parallel import gpus_of_arm
 
 Block = tuple[PlannedTrial, ...]
 """Trials that one launch serves."""
@@ -94,31 +92,8 @@ def place_for_noise(study: Study, trials: Sequence[Trial]) -> str | None:
     return None
 
 
-def gpus_of_arm(arm: Arm, study: Study) -> int:
-    """What the engine's parallel flags multiply to; 1 without any, 0 for an engine whose flags do not say."""
-    if arm.engine not in ("sglang", "vllm"):
-        return 0
-    flags = {normalise(name): value for name, value in {**study.engine.flags, **arm.flags}.items()}
-    kinds: tuple[tuple[str, ...], ...] = _PARALLEL
-    if arm.engine == "sglang" and flags.get("enable-dp-attention"):
-        kinds = kinds[:2]  # its data parallel attention shares the GPUs of tensor parallelism
-    product = 1
-    for names in kinds:
-        value = next((flags[name] for name in names if name in flags), 1)
-        product *= value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
-    return product
-
-
-_PARALLEL = (
-    ("tensor-parallel-size", "tp-size", "tp"),
-    ("pipeline-parallel-size", "pp-size", "pp"),
-    ("data-parallel-size", "dp-size", "dp"),
-)
-"""The engines' names for them."""
-
-
 def bundle_for(study: Study, resources: Mapping[str, float]) -> dict[str, float] | None:
-    """What a lane on a node with these resources asks for; ``None``: the node has too little.
+    """What a lane asks of each of its nodes, of one with these resources; ``None``: it has too little.
 
     It is enough for every arm of the study, so that a node's arms and its
     baseline are measured on the same devices.
@@ -138,13 +113,34 @@ def bundle_for(study: Study, resources: Mapping[str, float]) -> dict[str, float]
     return bundle if bundle and fits else None
 
 
-def check_fits_one_node(study: Study, largest_gpus: float) -> None:
-    """Raises ``BadInput`` for an arm whose server would span several nodes."""
-    for arm in study.arms:
-        wanted = gpus_of_arm(arm, study)
-        if (study.cluster is None or study.cluster.gpus is None) and 0 < largest_gpus < wanted:
-            raise BadInput(
-                f"arm {arm.name}: its parallel flags multiply to {wanted} GPUs, and the largest node has "
-                f"{largest_gpus:g}: a server over several nodes is not supported. Lower the parallel sizes, or "
-                "start that server by hand and measure it with `spectune bench`"
-            )
+def bundle_of_all(study: Study, resources: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
+    """The same of each of several nodes: the least that any of them is asked for."""
+    bundles = [bundle_for(study, of_node) for of_node in resources]
+    found = [bundle for bundle in bundles if bundle is not None]
+    if len(found) < len(bundles):
+        return None
+    names = dict.fromkeys(name for bundle in found for name in bundle)
+    return {name: min(bundle.get(name, 0.0) for bundle in found) for name in names}
+
+
+def place_of(names: Sequence[str]) -> str:
+    """The name of a set of nodes that serve together, rank 0's first: what is compared ran on the same set."""
+    return _TOGETHER.join(names)
+
+
+def sets_of(free: Sequence[str], size: int, *, before: Collection[str] = ()) -> list[tuple[str, ...]]:
+    """Nodes that serve together, out of those that are free. Sets that have measured before stay what they are.
+
+    ``before``: places of earlier trials. Nodes that are left over wait for others.
+    """
+    left = list(free)
+    found = []
+    for place in before:
+        names = tuple(place.split(_TOGETHER))
+        if len(names) == size and all(name in left for name in names):
+            found.append(names)
+            left = [name for name in left if name not in names]
+    return found + [tuple(left[i : i + size]) for i in range(0, len(left) - size + 1, size)]
+
+
+_TOGETHER = "+"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -12,15 +13,17 @@ from pathlib import Path
 from spectune.domain.arm import Arm
 from spectune.domain.findings import Finding
 from spectune.domain.study import Study
-from spectune.engines.adapter import Command
+from spectune.engines.adapter import Command, Rank
 from spectune.engines.registry import adapter_for
-from spectune.errors import BadInput
+from spectune.errors import BadInput, TeardownUnproven
 from spectune.hosts.facts import ServerStatus
 from spectune.hosts.host import Host
 from spectune.runner.plan import sample_launch
 from spectune.runner.ports import PortPool
 from spectune.server.lifecycle import Launched, LaunchPlan, Limits, ServerHandle, end_server, serve
 from spectune.server.phases import PhaseClock
+from spectune.server.ranks import RankPlan
+from spectune.store.study_dir import rank_log
 
 _CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
 
@@ -54,6 +57,20 @@ class Kept:
 
 
 @dataclass(frozen=True)
+class FollowerPlace:
+    """Another node of a server over several: its rank is the place among them, from 1 on."""
+
+    host: Host
+    ports: PortPool
+    owner: str
+    node: str
+    address: str
+    models: ModelPaths
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of this node alone: the devices that are its."""
+
+
+@dataclass(frozen=True)
 class Place:
     """Where the trials of a study run, and what is alive there of an earlier run, or of the trial before."""
 
@@ -61,6 +78,10 @@ class Place:
     ports: PortPool
     owner: str
     """The study's directory: whose servers they are."""
+    node: str = ""
+    """Of a server over several nodes: the first, as its ``address`` is."""
+    address: str = ""
+    followers: tuple[FollowerPlace, ...] = ()
     alive: tuple[ServerStatus, ...] = ()
     kept: Kept = field(default_factory=Kept)
     known: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
@@ -93,7 +114,9 @@ def usable_server(place: Place, *, key: str, block: str | None = None) -> Server
 async def kept_server(place: Place, *, on_message: Callable[[str], None]) -> tuple[ServerStatus, ...]:
     """The server that the trial before left running; one that has ended since is cleared away."""
     found = tuple(s for s in await place.host.servers() if s.server_id == place.kept.server_id)
-    if found and found[0].state == "running":
+    others = [s for f in place.followers for s in await f.host.servers() if s.owner == f.owner]
+    whole = sum(s.state == "running" for s in others) == len(place.followers)
+    if found and found[0].state == "running" and whole:
         return found
     on_message("the server that was kept for the next trial has ended; it is launched anew")
     await end_kept(place)
@@ -107,8 +130,27 @@ async def end_kept(place: Place) -> None:
         return
     for status in await place.host.servers():
         if status.server_id == server_id:
-            await end_server(place.host, status)
+            await _end(place, status)
     place.kept.server_id = None
+
+
+async def _end(place: Place, status: ServerStatus) -> None:
+    """Stops it, with its ranks on other nodes; raises ``TeardownUnproven``."""
+    ended = await asyncio.gather(
+        end_server(place.host, status),
+        *(end_servers_of(follower.host, follower.owner) for follower in place.followers),
+        return_exceptions=True,
+    )
+    for error in sorted(ended, key=lambda e: not isinstance(e, TeardownUnproven)):
+        if isinstance(error, BaseException):
+            raise error
+
+
+async def end_servers_of(host: Host, owner: str) -> None:
+    """Stops every server of this owner; raises ``TeardownUnproven``."""
+    for status in await host.servers():
+        if status.owner == owner:
+            await end_server(host, status)
 
 
 async def without_other_servers(
@@ -134,7 +176,7 @@ async def stop_leftovers(place: Place, *, on_message: Callable[[str], None]) -> 
     for status in place.alive:
         if status.state in ("running", "stopping"):
             on_message(f"stopping a server that an earlier run left (pid {status.leader_pid})")
-        await end_server(place.host, status)
+        await _end(place, status)
         if status.server_id == place.kept.server_id:
             place.kept.server_id = None
 
@@ -175,16 +217,74 @@ async def prepare_launch(
     """The plan for ``serve``, and the server that is alive and can be taken instead."""
     live = usable_server(place, key=launch_key(arm, study, models), block=block)
     port = live.ports[0] if live is not None else await place.ports.take()
+    first, meeting_port = None, None
+    if place.followers:
+        meeting_port = live.ports[1] if live is not None else await place.ports.take()
+        first = Rank(0, 1 + len(place.followers), place.address, place.address, meeting_port)
     plan = launch_plan(
-        arm, study, models=models, host=place.host, port=port, log_path=log_path, owner=place.owner
+        arm,
+        study,
+        models=models,
+        host=place.host,
+        port=port,
+        log_path=log_path,
+        owner=place.owner,
+        rank=first,
     )
-    return plan, live
+    if first is None:
+        return plan, live
+    followers = [
+        await _follower(
+            arm, study, number, follower, first=first, log_path=plan.log_path, runs=live is not None
+        )
+        for number, follower in enumerate(place.followers, start=1)
+    ]
+    return replace(plan, node=place.node, followers=tuple(followers), meeting_port=meeting_port), live
+
+
+async def _follower(
+    arm: Arm, study: Study, number: int, place: FollowerPlace, *, first: Rank, log_path: Path, runs: bool
+) -> RankPlan:
+    """``runs``: it is running, on the port that it was given."""
+    known = (
+        [s.ports[0] for s in await place.host.servers() if s.owner == place.owner and s.ports] if runs else []
+    )
+    port = known[0] if known else await place.ports.take()
+    engine = study.engine.model_copy(update={"env": {**study.engine.env, **place.env}})
+    launch = sample_launch(
+        arm,
+        engine,
+        study.workload,
+        port=port,
+        target_path=place.models.target(arm),
+        drafter_path=place.models.drafter(arm),
+        rank=replace(first, number=number, address=place.address),
+    )
+    command = adapter_for(arm.engine).command(launch)
+    return RankPlan(
+        number=number,
+        node=place.node,
+        command=command,
+        host=place.host,
+        log_path=rank_log(log_path, number),
+        ports=(port,) if command.listens else (),
+        port_is_hidden=_is_in_container(command),
+        owner=place.owner,
+    )
 
 
 def launch_plan(
-    arm: Arm, study: Study, *, models: ModelPaths, host: Host, port: int, log_path: Path, owner: str
+    arm: Arm,
+    study: Study,
+    *,
+    models: ModelPaths,
+    host: Host,
+    port: int,
+    log_path: Path,
+    owner: str,
+    rank: Rank | None = None,
 ) -> LaunchPlan:
-    """The launch of an arm of this study on this host."""
+    """The launch of an arm of this study on this host; with ``rank``, of the first of several."""
     adapter = adapter_for(arm.engine)
     launch = sample_launch(
         arm,
@@ -193,6 +293,7 @@ def launch_plan(
         port=port,
         target_path=models.target(arm),
         drafter_path=models.drafter(arm),
+        rank=rank,
     )
     command = adapter.command(launch)
     engine = study.engine
@@ -214,8 +315,12 @@ def launch_plan(
         owner=owner,
         model_bytes=models.total_bytes(arm) if host.shares_files else None,
         allow_busy_gpus=engine.allow_busy_gpus,
-        port_is_hidden=Path(command.argv[0]).name in _CONTAINERS,
+        port_is_hidden=_is_in_container(command),
     )
+
+
+def _is_in_container(command: Command) -> bool:
+    return Path(command.argv[0]).name in _CONTAINERS
 
 
 def launch_key(arm: Arm, study: Study, models: ModelPaths) -> str:
@@ -227,6 +332,7 @@ def launch_key(arm: Arm, study: Study, models: ModelPaths) -> str:
         port=0,
         target_path=models.target(arm),
         drafter_path=models.drafter(arm),
+        nodes=study.nodes_per_server,
     )
     command = adapter_for(arm.engine).command(launch)
     text = json.dumps([list(command.argv), sorted(command.env.items())])

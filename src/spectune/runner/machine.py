@@ -46,4 +46,10 @@ async def _machine_of_cluster(cluster: Cluster, settings: ClusterSettings) -> Ma
     found = [row for row in await asyncio.gather(*map(asked, fitting)) if row is not None]
     if not found:
         raise EnvironmentFailed(f"{cluster.address}: no node of the cluster answered")
-    return largest_kind(found)[0][1]
+    kind = largest_kind(found)
+    if len(kind) < settings.nodes:
+        raise EnvironmentFailed(
+            f"{cluster.address}: a server spans {settings.nodes} nodes (`ray.nodes`), and only {len(kind)} of the "
+            f"{len(nodes)} nodes of the cluster are fit and of one kind; `ray status` lists what they have"
+        )
+    return kind[0][1]

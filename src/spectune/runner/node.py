@@ -21,9 +21,11 @@ from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.embedded.models import data_home
-from spectune.errors import EnvironmentFailed, SpectuneError, TeardownUnproven
+from spectune.errors import EnvironmentFailed, NodeLost, SpectuneError, TeardownUnproven
 from spectune.hosts.local import local_host
+from spectune.hosts.relay import Line
 from spectune.runner.events import TrialStart
+from spectune.runner.follower import FollowerFacts, follower_place
 from spectune.runner.launch import (
     ModelPaths,
     Place,
@@ -31,17 +33,20 @@ from spectune.runner.launch import (
     kept_server,
     launch_key,
     place_on,
+    stop_leftovers,
     without_other_servers,
 )
 from spectune.runner.order import block_of
 from spectune.runner.ray_worker import (
+    end_servers_of_the_dead,
     models_here,
     on_these_gpus,
+    owner_of,
     undo_niceness_of_ray,
     undo_variables_of_ray,
 )
 from spectune.runner.trial import run_trial
-from spectune.server.lifecycle import end_server, to_the_end
+from spectune.server.lifecycle import to_the_end
 from spectune.store.abort import ask_to_abort
 from spectune.store.study_dir import TrialDir
 
@@ -64,6 +69,9 @@ class NodeSetup:
     findings: str
     """By arm id: what a check found before the launch."""
     num_gpus: float
+    name: str = ""
+    address: str = ""
+    """As the other nodes of a server reach this one."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,8 @@ class NodeReply:
     """Set where a teardown could not be proven: what is left."""
     is_stopped: bool = False
     """It was told to stop."""
+    is_lost: bool = False
+    """Another node of its server was lost; nothing stands against this one."""
 
 
 @dataclass
@@ -107,9 +117,11 @@ class NodeProgress:
 class NodeRunner:
     """Made on the node by Ray; its methods never raise, since what they raised would have to be understood there."""
 
-    def __init__(self, setup: NodeSetup) -> None:
+    def __init__(self, setup: NodeSetup, followers: Sequence[Line] = ()) -> None:
+        """``followers``: to the ``NodeFollower`` of each other node of a server that spans several."""
         self._study = Study.model_validate_json(setup.study)
         self._setup = setup
+        self._lines = tuple(followers)
         self._findings = {
             arm_id: tuple(Finding.model_validate(row) for row in rows)
             for arm_id, rows in json.loads(setup.findings).items()
@@ -126,13 +138,16 @@ class NodeRunner:
         if setup.num_gpus:
             self._study = on_these_gpus(self._study)
 
-    async def begin(self, alive: Sequence[str]) -> NodeReply:
-        """Clears what earlier workers left here and finds the models. ``alive``: ids of the nodes that are."""
+    async def begin(self, alive: Sequence[str], followers: Sequence[FollowerFacts] = ()) -> NodeReply:
+        """Clears what earlier workers left here and finds the models. ``alive``: ids of the nodes that are.
+
+        ``followers``: what the other nodes of a server have answered to the same.
+        """
         self._watchdog = asyncio.create_task(self._end_when_forgotten())
         left = undo_niceness_of_ray()
         if left is not None:
             self._say(left)
-        return await self._answer(self._begin(alive))
+        return await self._answer(self._begin(alive, followers))
 
     async def run(self, order: TrialOrder) -> NodeReply:
         """One trial to its record."""
@@ -170,6 +185,8 @@ class NodeRunner:
             return NodeReply(error="stopped", is_stopped=True)
         except TeardownUnproven as error:
             return NodeReply(error=str(error), left=error.left)
+        except NodeLost as error:
+            return NodeReply(error=str(error), is_lost=True)
         except SpectuneError as error:
             return NodeReply(error=str(error))
         except OSError as error:
@@ -178,23 +195,19 @@ class NodeRunner:
             if self._work is task:
                 self._work = None
 
-    async def _begin(self, alive: Sequence[str]) -> NodeReply:
-        home = data_home()
-        host = local_host(home)
-        await host.reconnect()
+    async def _begin(self, alive: Sequence[str], followers: Sequence[FollowerFacts]) -> NodeReply:
         setup = self._setup
-        for status in await host.servers():
-            place, node_id = _place_in(status.owner, study=setup.owner)
-            if node_id is None:
-                continue
-            if node_id not in alive:
-                self._say(f"stopping a server of a node that died here (pid {status.leader_pid})")
-                await end_server(host, status)
-            elif node_id == setup.node_id and place not in setup.places:
-                self._say(f"stopping a server that an earlier run left (pid {status.leader_pid})")
-                await end_server(host, status)
-        mine = f"{setup.owner}#{setup.place}#{setup.node_id}"
-        self._place = await place_on(host, owner=mine, known=self._findings)
+        host = local_host(data_home())
+        await end_servers_of_the_dead(
+            host, study=setup.owner, node_id=setup.node_id, places=setup.places, alive=alive, say=self._say
+        )
+        mine = owner_of(setup.owner, setup.place, setup.node_id)
+        place = await place_on(host, owner=mine, known=self._findings)
+        if followers:  # whether the ranks that are left there belong together is not worth asking
+            await stop_leftovers(place, on_message=self._say)
+            places = (follower_place(line, facts) for line, facts in zip(self._lines, followers, strict=True))
+            place = replace(place, alive=(), node=setup.name, address=setup.address, followers=tuple(places))
+        self._place = place
         self._models = await models_here(self._study)
         return NodeReply()
 
@@ -298,14 +311,6 @@ class _NodeWatcher:
 
 def _keeps(_trial: Trial) -> bool:
     return True
-
-
-def _place_in(owner: str | None, *, study: str) -> tuple[str | None, str | None]:
-    """The place and the node's id in the owner's name of a server of ``study``; ``None`` twice for another's."""
-    if owner is None or not owner.startswith(f"{study}#"):
-        return None, None
-    place, _, node_id = owner.removeprefix(f"{study}#").rpartition("#")
-    return place, node_id
 
 
 def _read_from(path: Path, offset: int) -> bytes:

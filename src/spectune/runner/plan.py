@@ -24,11 +24,12 @@ from spectune.domain.study import (
     Study,
 )
 from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload
-from spectune.engines.adapter import EngineAdapter, EngineSetup, Launch
+from spectune.engines.adapter import EngineAdapter, EngineSetup, Launch, Rank
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, Problem, StudyFileError
 from spectune.hosts.choose import LOCAL, is_cluster
 from spectune.runner.order import plan_trials
+from spectune.runner.parallel import check_divides
 from spectune.study_file.schema import ArmSpec, EngineRun, ModelSpec, StudySpec, WorkloadSpec
 from spectune.study_file.yaml_lines import Document
 
@@ -61,10 +62,15 @@ def resolve_study(
     prompts = _prompts(spec.workload, path.parent, problem)
     workload = _workload(spec.workload, prompts)
     pruned: dict[str, str] = {}
+    nodes = 1 if spec.ray is None else spec.ray.nodes
+    if nodes > 1 and adapter.one_node_reason is not None:
+        problem(("ray", "nodes"), f"{nodes} nodes for a server: {adapter.one_node_reason}; give nodes: 1")
+        nodes = 1
     for arm in list(arms):
         place = places.get(arm.arm_id, ("arms",))
         try:
-            adapter.command(sample_launch(arm, engine, workload))
+            adapter.command(sample_launch(arm, engine, workload, nodes=nodes))
+            check_divides(arm, engine.flags, nodes=nodes)
         except BadInput as error:
             if place == ("factors",):  # a corner of a space of combinations, not an arm that somebody wrote
                 pruned[arm.name] = str(error)
@@ -182,8 +188,15 @@ def sample_launch(
     port: int = 30000,
     target_path: str | None = None,
     drafter_path: str | None = None,
+    nodes: int = 1,
+    rank: Rank | None = None,
 ) -> Launch:
-    """The launch of an arm; with the model references themselves where no paths are given yet."""
+    """The launch of an arm; with the model references themselves where no paths are given yet.
+
+    Of a server over several ``nodes`` it is rank 0's, with addresses that stand for those chosen later.
+    """
+    if rank is None and nodes > 1:
+        rank = Rank(number=0, of=nodes, address="127.0.0.1", head="127.0.0.1", head_port=port + 1)
     return Launch(
         arm=arm,
         setup=setup_of(engine),
@@ -192,6 +205,7 @@ def sample_launch(
         target_path=target_path or arm.target,
         drafter_path=drafter_path or arm.knobs.drafter,
         max_concurrency=_max_concurrency(workload),
+        rank=rank,
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from spectune.domain.study import Study
 from spectune.embedded.models import data_home, resolve_model
 from spectune.engines.registry import adapter_for
+from spectune.hosts.host import Host
 from spectune.runner.launch import ModelPaths
+from spectune.server.lifecycle import end_server
 
 _GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -46,13 +49,52 @@ def undo_niceness_of_ray() -> str | None:
     return None
 
 
+def gpus_given(study: Study) -> dict[str, str]:
+    """The variable with the GPUs that Ray gave this worker; empty if there are none, or the study says which."""
+    devices = os.environ.get(_GPU_VARIABLE)
+    return {} if not devices or _GPU_VARIABLE in study.engine.env else {_GPU_VARIABLE: devices}
+
+
 def on_these_gpus(study: Study) -> Study:
     """The GPUs that Ray gave this worker, written down where a check of the launch and the record see them."""
-    devices = os.environ.get(_GPU_VARIABLE)
-    if not devices or _GPU_VARIABLE in study.engine.env:
-        return study
-    engine = study.engine.model_copy(update={"env": {_GPU_VARIABLE: devices, **study.engine.env}})
+    engine = study.engine.model_copy(update={"env": {**gpus_given(study), **study.engine.env}})
     return study.model_copy(update={"engine": engine})
+
+
+def owner_of(study: str, place: str, node_id: str) -> str:
+    """The owner's mark of servers that a lane of this study has on a node."""
+    return f"{study}#{place}#{node_id}"
+
+
+async def end_servers_of_the_dead(
+    host: Host,
+    *,
+    study: str,
+    node_id: str,
+    places: Collection[str],
+    alive: Collection[str],
+    say: Callable[[str], None],
+) -> None:
+    """Stops the study's servers here whose worker is gone: its node is not alive, or its place is no more."""
+    await host.reconnect()
+    for status in await host.servers():
+        place, of_node = _place_in(status.owner, study=study)
+        if of_node is None:
+            continue
+        if of_node not in alive:
+            say(f"stopping a server of a node that died here (pid {status.leader_pid})")
+            await end_server(host, status)
+        elif of_node == node_id and place not in places:
+            say(f"stopping a server that an earlier run left (pid {status.leader_pid})")
+            await end_server(host, status)
+
+
+def _place_in(owner: str | None, *, study: str) -> tuple[str | None, str | None]:
+    """The place and the node's id in the owner's mark of a server of ``study``; ``None`` twice for another's."""
+    if owner is None or not owner.startswith(f"{study}#"):
+        return None, None
+    place, _, node_id = owner.removeprefix(f"{study}#").rpartition("#")
+    return place, node_id
 
 
 async def models_here(study: Study) -> ModelPaths:

@@ -21,7 +21,8 @@ from spectune.errors import BadInput, EnvironmentFailed, NodeLost, TeardownUnpro
 from spectune.hosts.ray_cluster import Cluster, Worker, bundle_words, source_digest
 from spectune.hosts.ray_data import Pool, ask_here, desk_here, kill_for_good, stream
 from spectune.runner.drafter_data import next_log
-from spectune.runner.lanes import bundle_for, check_fits_one_node
+from spectune.runner.lanes import bundle_for
+from spectune.runner.parallel import check_fits_nodes
 from spectune.runner.replica import Desk, Replica, ReplicaNews, ReplicaSetup
 from spectune.runner.replica_batches import AnsweredBatch, batch_size, calls_at_once, missing_batches
 from spectune.runner.replica_table import ReplicaRow, ReplicaTable
@@ -71,7 +72,12 @@ async def through_replicas(run: DataRun, plan: ReplicaPlan, *, cluster: Cluster)
 def _bundle(plan: ReplicaPlan, cluster: Cluster, say: Callable[[str], None]) -> dict[str, float]:
     """What a replica asks of a node: the least that the study's settings make of any node that has enough."""
     nodes = cluster.nodes()
-    check_fits_one_node(plan.study, max((n.resources.get("GPU", 0.0) for n in nodes), default=0.0))
+    if plan.study.nodes_per_server > 1:
+        raise BadInput(
+            f"ray.nodes: {plan.study.nodes_per_server}: replicas are servers on one node each; give "
+            "`--set ray.nodes=1`, or generate with a server that was started by hand"
+        )
+    check_fits_nodes(plan.study, max((n.resources.get("GPU", 0.0) for n in nodes), default=0.0))
     bundles = [b for n in nodes if (b := bundle_for(plan.study, n.resources)) is not None]
     if not bundles:
         raise EnvironmentFailed(

@@ -22,6 +22,7 @@ from spectune.errors import (
     HostUnreachable,
     LaunchRefused,
     LeaseExpired,
+    NodeLost,
     PortTaken,
     ServerDied,
     TeardownUnproven,
@@ -33,6 +34,7 @@ from spectune.runner.launch import Kept, ModelPaths, Place, end_kept, prepare_la
 from spectune.runner.measure import Measured, Measurement
 from spectune.runner.order import block_of
 from spectune.runner.own_log import findings_of_own_log
+from spectune.runner.rank_records import planned_ranks, rank_records
 from spectune.runner.recorded import Recorded
 from spectune.runner.soak import Soak
 from spectune.runner.stop_early import EndsEarly
@@ -136,6 +138,7 @@ async def run_trial(
             hypothesis=judge(tuple(loads), number) if failure is None and soak_s is None else hypothesis,
             command=attempt.command,
             env=attempt.env or {},
+            ranks=rank_records(attempt.launched.ranks),
             started_at=started_at,
             ended_at=_now(),
             phases_s={name: round(seconds, 4) for name, seconds in attempt.clock.seconds.items()},
@@ -169,6 +172,8 @@ async def run_trial(
     for _ in range(_MAX_ATTEMPTS - 1):
         if attempt.error is None or not is_not_the_arms_fault(attempt.error):
             break
+        if isinstance(attempt.error, NodeLost):
+            break  # a node of its server is gone: it is for others to repeat it
         relaunches.append(str(attempt.error).splitlines()[0])
         watcher.on_message(f"{relaunches[-1]}: launching {arm.name} again")
         directory.replace_requests([])
@@ -211,7 +216,13 @@ async def _attempt(task: _Task, place: Place, work: _Work, is_kept: Callable[[_A
             place.kept.server_id, place.kept.start_bytes = live.server_id, None
     attempt.command, attempt.env = redact_argv(plan.command.argv), redact_env(plan.command.env)
     directory.write_plan(
-        plan_record(hypothesis=task.hypothesis, arm=arm, command=attempt.command, env=attempt.env)
+        plan_record(
+            hypothesis=task.hypothesis,
+            arm=arm,
+            command=attempt.command,
+            env=attempt.env,
+            ranks=planned_ranks(plan),
+        )
     )
 
     async def serve_and_work() -> None:
@@ -246,12 +257,16 @@ async def _attempt(task: _Task, place: Place, work: _Work, is_kept: Callable[[_A
         attempt.failure = Failure(phase="stop", cause=str(error))
     except ServerDied as error:
         attempt.error = error
+        part = "" if error.rank is None else f"rank {error.rank} on {error.node}: "
+        cause = error.cause or f"exited with code {error.exit_code_of_server}, no known cause in its log"
         attempt.failure = Failure(
             phase=error.phase or "running",
-            cause=error.cause or f"exited with code {error.exit_code_of_server}, no known cause in its log",
+            cause=part + cause,
             remedy=error.remedy,
             exit_code=error.exit_code_of_server,
             log_tail=error.log_tail,
+            rank=error.rank,
+            node=error.node,
         )
     except EnvironmentFailed as error:
         attempt.error = error

@@ -9,6 +9,7 @@
       trials/0003-1f2e3d4c/
         plan.json            arm, hypothesis, command: written before the launch
         server.log           the server's whole output
+        server-rank1.log     the same of another rank, for a server over several nodes
         progress.json        how far the running trial is, for whoever watches
         abort.json           somebody asks to end this trial; one beside study.json asks to end the run
         requests.jsonl       one record per finished request, as it finished
@@ -48,6 +49,7 @@ from spectune.store.numbering import numbered_apart
 
 _ENDED = "trial.json"
 _FILES_OF_A_TRIAL = ("plan.json", "server.log", "requests.jsonl", "result.json")
+_RANK_LOG = re.compile(r"server-rank[1-9][0-9]{0,2}\.log")
 _TRIAL_NAME = re.compile(r"[0-9]{4,9}-")
 
 
@@ -96,9 +98,9 @@ class TrialDir:
 
         The trial is returned and not yet ended here: ``finish`` does that. Names that no trial has are left out.
         """
-        for name in _FILES_OF_A_TRIAL:
-            if name in files:
-                (self.path / name).write_bytes(files[name])
+        for name, data in files.items():
+            if name in _FILES_OF_A_TRIAL or _RANK_LOG.fullmatch(name):
+                (self.path / name).write_bytes(data)
         if _ENDED not in files:
             return None
         with tempfile.TemporaryDirectory() as folder:
@@ -115,6 +117,11 @@ class TrialDir:
         for load in body["loads"]:
             load["num_requests"] = len(load.pop("requests"))
         write_atomically(self.path / "trial.json", _to_json(body))
+
+
+def rank_log(log_path: Path, rank: int) -> Path:
+    """Beside the log of rank 0."""
+    return log_path.with_name(f"{log_path.stem}-rank{rank}{log_path.suffix}")
 
 
 def _request_line(load_index: int, record: RequestRecord) -> str:
@@ -318,13 +325,20 @@ def _number_of(path: Path) -> int:
 
 
 def plan_record(
-    *, hypothesis: Hypothesis, arm: Any, command: tuple[str, ...], env: Mapping[str, str]
+    *,
+    hypothesis: Hypothesis,
+    arm: Any,
+    command: tuple[str, ...],
+    env: Mapping[str, str],
+    ranks: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """What is known before a launch, for ``plan.json``."""
+    """What is known before a launch, for ``plan.json``; ``ranks``: node, command and variables of each of several."""
+    several = {"ranks": [dict(rank) for rank in ranks]} if ranks else {}
     return {
         "schema_version": SCHEMA_VERSION,
         "arm": arm.model_dump(mode="json"),
         "hypothesis": hypothesis.model_dump(mode="json"),
         "command": list(command),
         "env": dict(env),
+        **several,
     }

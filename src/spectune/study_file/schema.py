@@ -288,23 +288,30 @@ class BudgetSpec(_Spec):
 
 
 class RaySpec(_Spec):
-    """What one trial asks a node of a Ray cluster for. Arms run side by side, each trial on one node."""
+    """What one trial asks a node of a Ray cluster for. Arms run side by side, each trial on nodes of its own."""
 
+    nodes: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Nodes that one server spans (vLLM, SGLang): its tensor and pipeline parallel ranks are divided "
+        "evenly over them. The other numbers here are then those of each node.",
+    )
     gpus: float | None = Field(
         default=None,
         ge=0,
-        description="GPUs of one trial; default: what the engine's parallel flags multiply to (vLLM, SGLang), all of "
-        "the node's for llama.cpp.",
+        description="GPUs of one trial on a node; default: what the engine's parallel flags multiply to, divided by "
+        "`nodes` (vLLM, SGLang), all of the node's for llama.cpp.",
     )
     cpus: float | None = Field(
         default=None,
         ge=0,
-        description="Processors of one trial; default: all of the node's, so that nobody else's Ray work runs beside "
-        "a measurement.",
+        description="Processors of one trial on a node; default: all of the node's, so that nobody else's Ray work "
+        "runs beside a measurement.",
     )
     resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="Custom resources of one trial; they also say which nodes may be used, e.g. "
+        description="Custom resources of one trial on a node; they also say which nodes may be used, e.g. "
         "`{'accelerator_type:H100': 0.001}`.",
     )
     trials_per_node: int = Field(
@@ -314,6 +321,19 @@ class RaySpec(_Spec):
         description="Trials side by side on one node: more is faster, and they may disturb each other.",
     )
     max_nodes: int | None = Field(default=None, ge=1, description="Use at most so many nodes.")
+
+    @model_validator(mode="after")
+    def _whole_nodes_for_a_server(self) -> RaySpec:
+        if self.nodes > 1 and self.trials_per_node > 1:
+            raise ValueError(
+                f"a server over {self.nodes} nodes has them to itself: leave out trials_per_node, or give nodes: 1"
+            )
+        if self.max_nodes is not None and self.max_nodes < self.nodes:
+            raise ValueError(
+                f"max_nodes: {self.max_nodes} are fewer than the {self.nodes} nodes that one server spans; give "
+                f"{self.nodes} or more, or fewer nodes"
+            )
+        return self
 
 
 class StudySpec(_Spec):
