@@ -12,6 +12,7 @@ from fake_cluster import FakeCluster
 from report_studies import trial
 
 from spectune.api.progress import ProgressView
+from spectune.domain.study import ClusterSettings
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput, EnvironmentFailed
 from spectune.hosts.local import local_host
@@ -137,6 +138,9 @@ def test_a_study_does_not_go_on_on_nodes_of_another_kind(tmp_path: Path) -> None
     record = trial(study, study.baseline, number, node="a", machine=study.machine)
     folder.finish(record.model_copy(update={"trial_id": folder.path.name}))
     check_continues(directory, study.model_copy(update={"host": "ray://head:10001"}))  # the same cluster
+    wider = study.model_copy(update={"cluster": ClusterSettings(nodes=2)})
+    with pytest.raises(BadInput, match=r"with `ray.nodes` 1, not 2"):
+        check_continues(directory, wider)
     other = study.machine.model_copy(update={"cores": 99})
     with pytest.raises(BadInput, match=r"measured on nodes of another kind .* 99 cores"):
         check_continues(directory, study.model_copy(update={"machine": other}))

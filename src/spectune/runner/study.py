@@ -455,6 +455,11 @@ def check_continues(directory: StudyDir, study: Study) -> None:
             f"{directory.path}: holds trials measured on {known.host}, not on {study.host}; "
             "give this host its own directory with --dir"
         )
+    if known.nodes_per_server != study.nodes_per_server:
+        raise BadInput(
+            f"{directory.path}: holds trials made with `ray.nodes` {known.nodes_per_server}, not "
+            f"{study.nodes_per_server}; they cannot be compared. Give this one its own directory with --dir"
+        )
     ignored = {"ready_timeout_s", "stuck_after_s", "allow_busy_gpus"}
     before, after = known.engine.model_dump(exclude=ignored), study.engine.model_dump(exclude=ignored)
     changed = [f"engine.{key}" for key in before if before[key] != after[key]]
