@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import random
 import sys
@@ -98,6 +100,11 @@ def test_an_interrupted_trials_requests_are_there_and_a_torn_line_is_not(place: 
         "SELECT * FROM '{other}/secret.csv'",
         "SELECT * FROM glob('/etc/*')",
         "SELECT * FROM read_text('{place}/../other/secret.csv')",
+        "SELECT * FROM read_text('{place}/study.json')",
+        "WITH x AS (COPY (SELECT 1) TO '{place}/study.json') SELECT * FROM x",
+        "WITH x AS (COPY (SELECT 1) TO '{place}/out.csv') SELECT * FROM x",
+        "WITH x AS (DELETE FROM trials RETURNING *) SELECT * FROM x",
+        "SELECT INTERVAL 2000000000 MONTH",
         "SELECT",
         "SELECT nothing FROM studies",
         "",
@@ -107,14 +114,20 @@ def test_a_query_reads_its_studies_and_changes_nothing(sql: str, place: str, tmp
     other = tmp_path / "other"
     other.mkdir()
     (other / "secret.csv").write_text("secret\n1\n")
-    before = sorted(p.name for p in Path(place).iterdir())
+    before = {p: p.read_bytes() for p in Path(place).rglob("*") if p.is_file()}
     try:
         found = run_query(sql.format(place=place, other=other), [place])
     except BadInput as error:
         assert str(error).startswith("query: ")
     else:
         assert found.rows == (), found
-    assert sorted(p.name for p in Path(place).iterdir()) == before
+    assert {p: p.read_bytes() for p in Path(place).rglob("*") if p.is_file()} == before
+
+
+def test_a_study_by_two_names_is_counted_once(place: str) -> None:
+    twice = [place, f"{place}/../{Path(place).name}"]
+    assert run_query("SELECT count(*) FROM studies", twice).rows == ((1,),)
+    assert run_query("SELECT count(*) FROM query('FROM main.Requests')", twice).rows == ((120,),)
 
 
 class TestCommand:
@@ -132,6 +145,23 @@ class TestCommand:
             "eagle3-k3,3",
             "eagle3-k5,5",
         ]
+
+    def test_json_holds_every_column_and_every_kind_of_value(
+        self, place: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        sql = "SELECT 1 AS a, 2 AS a, 'nan'::DOUBLE AS n, MAP {DATE '2026-01-02': 'x'} AS m, [1.5::DECIMAL(3,1)] AS l"
+        assert main(["query", sql, place, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+        assert document["columns"] == ["a", "a_1", "n", "m", "l"]
+        assert document["rows"] == [{"a": 1, "a_1": 2, "n": "nan", "m": {"2026-01-02": "x"}, "l": ["1.5"]}]
+
+    def test_csv_runs_no_formula_from_names_or_values(
+        self, place: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        sql = """SELECT ' =1' AS "=cmd|x", '＝1' AS b, chr(10) || '+1' AS c, -1 AS d, 'a-1' AS e"""
+        assert main(["query", sql, place, "--csv"]) == 0
+        rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+        assert rows == [["'=cmd|x", "b", "c", "d", "e"], ["' =1", "'＝1", "'\n+1", "-1", "a-1"]]
 
     def test_columns_are_listed_without_a_study(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["query", "--columns"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from typing import Any
 
@@ -39,9 +40,20 @@ def query_command(args: argparse.Namespace) -> int:
 
 
 def _json(result: QueryResult) -> str:
-    rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+    rows = [dict(zip(result.columns, map(_plain, row), strict=True)) for row in result.rows]
     document = {"schema_version": 1, "columns": list(result.columns), "rows": rows}
-    return json.dumps(document, indent=1, ensure_ascii=False, default=str) + "\n"
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can hold it: other kinds, names that are no text, and fractions that are no number become text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _print(result: QueryResult) -> None:

@@ -1,6 +1,6 @@
-"""SQL over the records of studies as they lie: DuckDB reads the JSON files, and nothing is copied into a database.
+"""SQL over the records of studies as they lie: DuckDB reads the JSON files, for each query anew.
 
-Views: ``studies`` (a row per study directory), ``arms`` (per arm of a study),
+Tables: ``studies`` (a row per study directory), ``arms`` (per arm of a study),
 ``trials`` (per ended trial), ``requests`` (per request, also of trials that
 were interrupted). ``COLUMNS`` describes them. A missing field is NULL.
 """
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from spectune.errors import BadInput
 from spectune.store.opening import open_study
 
 MAX_OBJECT_BYTES = 256 * 2**20
+MAX_ROWS = 1_000_000
+"""Of an answer, which is held in memory."""
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "studies": {
@@ -165,69 +168,103 @@ SELECT f.study_dir, f.trial_id, load AS load_index, prompt_id, turn, category, s
 FROM request_files AS r JOIN request_dirs AS f ON r.filename = f.file
 WHERE prompt_id IS NOT NULL
 """
-_VIEWS = {"studies": _STUDIES, "arms": _ARMS, "trials": _TRIALS, "requests": _REQUESTS}
+_BODIES = {"studies": _STUDIES, "arms": _ARMS, "trials": _TRIALS, "requests": _REQUESTS}
 
 
 @dataclass(frozen=True)
 class QueryResult:
-    """The answer to one SELECT; a missing field is ``None``."""
+    """The answer to one SELECT; a missing field is ``None``, and no two columns have one name."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
 
 
 def run_query(sql: str, places: Sequence[str]) -> QueryResult:
-    """One SELECT over the studies in ``places``. It can read their files and nothing else, and writes nothing."""
+    """One SELECT over the studies in ``places``. It can read their records and nothing else, and writes nothing."""
     try:
         import duckdb
     except ImportError as error:
         raise BadInput("query needs DuckDB: pip install 'spectune[query]'") from error
     try:
-        with duckdb.connect(":memory:") as connection:
-            _make_views(connection, places)
+        with (
+            TemporaryDirectory(prefix="spectune-query-") as scratch,
+            duckdb.connect(":memory:") as connection,
+        ):
             statements = connection.extract_statements(sql)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
                 raise BadInput("query: give one SELECT statement; records are never changed by a query")
+            _read_records(connection, places, sql=sql)
+            _shut(connection, scratch)
             cursor = connection.execute(statements[0])
-            columns = tuple(column[0] for column in cursor.description or ())
-            return QueryResult(columns, tuple(cursor.fetchall()))
+            columns = _apart([column[0] for column in cursor.description or ()])
+            rows = cursor.fetchmany(MAX_ROWS + 1)
+            if len(rows) > MAX_ROWS:
+                raise BadInput(f"query: more than {MAX_ROWS} rows; count, group or LIMIT them")
+            return QueryResult(columns, tuple(rows))
     except duckdb.Error as error:
         raise BadInput(f"query: {_first_lines(str(error))}") from error
+    except (OverflowError, ValueError) as error:
+        raise BadInput(
+            f"query: a value of the result has no form in Python: {error}; CAST it AS VARCHAR"
+        ) from error
 
 
 def _first_lines(text: str) -> str:
     return "\n".join(text.splitlines()[:6])
 
 
-def _make_views(connection: Any, places: Sequence[str]) -> None:
-    """Then the door is shut: no other file, no extension, no change of these settings."""
-    studies = {place: open_study(place) for place in places}
-    folders = [str(s.path.resolve()) for s in studies.values()]
-    connection.execute("SET autoinstall_known_extensions = false")
-    connection.execute("SET autoload_known_extensions = false")
-    connection.execute(f"SET allowed_directories = {_list([f'{folder}/' for folder in folders])}")
+def _apart(names: Sequence[str]) -> tuple[str, ...]:
+    """Columns of one name get numbers behind it, as DuckDB's own data frames do: ``a``, ``a_1``."""
+    found: list[str] = []
+    for name in names:
+        shown, number = name, 0
+        while shown in found:
+            number += 1
+            shown = f"{name}_{number}"
+        found.append(shown)
+    return tuple(found)
+
+
+def _shut(connection: Any, scratch: str) -> None:
+    """From here on no file but those that DuckDB itself swaps out, no extension, no change of any of this.
+
+    A SELECT may hold statements that write (``WITH x AS (COPY ...)``), so that folders it may read would not do.
+    """
+    connection.execute(f"SET temp_directory = {_text(scratch)}")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
-    study_rows: list[tuple[str, ...]] = []
+    connection.execute("BEGIN TRANSACTION READ ONLY")
+
+
+def _read_records(connection: Any, places: Sequence[str], *, sql: str) -> None:
+    """Tables of the files as they are now, those alone that the query names; a study named twice is there once."""
+    connection.execute("SET autoinstall_known_extensions = false")
+    connection.execute("SET autoload_known_extensions = false")
+    study_rows: dict[str, tuple[str, ...]] = {}
     trial_rows: list[tuple[str, ...]] = []
     request_rows: list[tuple[str, ...]] = []
-    for place, study in studies.items():
+    for place in places:
+        study = open_study(place)
         root = study.path.resolve()
-        study_rows.append((str(root / "study.json"), place))
+        if str(root) in study_rows:
+            continue
+        study_rows[str(root)] = (str(root / "study.json"), place)
         for path in study.trial_paths():
             folder = root / "trials" / path.name
             if (path / "trial.json").exists():
                 trial_rows.append((str(folder / "trial.json"), place, path.name))
             if (path / "requests.jsonl").exists() and (path / "requests.jsonl").stat().st_size:
                 request_rows.append((str(folder / "requests.jsonl"), place, path.name))
-    _table(connection, "study_dirs", ("study_file", "study_dir"), study_rows)
+    studies = list(study_rows.values())
+    _table(connection, "study_dirs", ("study_file", "study_dir"), studies)
     _table(connection, "trial_dirs", ("file", "study_dir", "trial_id"), trial_rows)
     _table(connection, "request_dirs", ("file", "study_dir", "trial_id"), request_rows)
-    _files(connection, "study_files", [row[0] for row in study_rows], _STUDY_TYPES)
+    _files(connection, "study_files", [row[0] for row in studies], _STUDY_TYPES)
     _files(connection, "trial_files", [row[0] for row in trial_rows], _TRIAL_TYPES)
     _files(connection, "request_files", [row[0] for row in request_rows], _REQUEST_TYPES, lines=True)
-    for name, body in _VIEWS.items():
-        connection.execute(f"CREATE VIEW {name} AS {body}")
+    for name, body in _BODIES.items():
+        if name in sql.lower():
+            connection.execute(f"CREATE TABLE {name} AS {body}")
 
 
 def _table(connection: Any, name: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:

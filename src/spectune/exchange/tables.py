@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -254,14 +255,15 @@ def _request_rows(loaded: LoadedStudy) -> Iterable[Row]:
                 }
 
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n]")
+"""Beginnings that spreadsheets take for a formula, the wide forms of Japanese ones included."""
 
 
 def csv_text(rows: Iterable[Sequence[Any]], columns: Sequence[str]) -> str:
     """RFC 4180; unknown is empty. Text that a spreadsheet would run as a formula gets an apostrophe in front."""
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(columns)
+    writer.writerow(map(_cell, columns))
     for row in rows:
         writer.writerow([_cell(value) for value in row])
     return out.getvalue()
@@ -272,7 +274,7 @@ def _cell(value: Any) -> Any:
         return "true" if value else "false"
     if isinstance(value, str):
         clean = value.replace("\x00", "�")
-        return f"'{clean}" if clean.startswith(_FORMULA) else clean
+        return f"'{clean}" if _FORMULA.match(clean) else clean
     return "" if value is None else value
 
 
