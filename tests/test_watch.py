@@ -222,6 +222,10 @@ class TestWhoMayStop:
     def test_a_body_that_is_no_request_is_refused(self, ask: Client, body: str, status: int) -> None:
         assert ask("POST", "/abort", body=body)[0] == status
 
+    @pytest.mark.parametrize("length", ["9" * 5000, "²", "-1", "1_0", ""])
+    def test_a_length_that_is_none_is_answered(self, ask: Client, length: str) -> None:
+        assert ask("POST", "/abort", Content_Length=length)[0] == 413
+
 
 class TestLogTail:
     def test_is_the_end_without_control_codes_and_bounded(self, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import errno
 import hmac
 import ipaddress
 import json
+import re
 import secrets
 import socket
 import socketserver
@@ -218,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes | None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+        if not re.fullmatch(r"[0-9]{1,9}", length) or int(length) > MAX_BODY_BYTES:
             self.close_connection = True
             self._text(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of at most {MAX_BODY_BYTES} bytes is needed"
