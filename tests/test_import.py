@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -500,3 +501,51 @@ def test_a_name_may_be_given_to_a_file(tmp_path: Path, capsys: pytest.CaptureFix
     file = FILES / "specforge/client.json"
     assert main(["import", f"mine={file}", "--dir", str(tmp_path / "s"), "--json"]) == 0
     assert "mine" in json.loads(capsys.readouterr().out)["arms"]
+
+
+LAUGHS = "_0: &l0 [x, x, x, x, x, x, x, x]\n" + "".join(
+    f"_{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 8)}]\n" for i in range(1, 16)
+)
+"""A list of 8^16 items in a kilobyte."""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("row.jsonl", '"speed": 1e30', "between 1e-12 and 1e+15"),
+        ("row.jsonl", '"speed": 1e-320', "between 1e-12 and 1e+15"),
+        ("row.jsonl", f'"speed": 1{"0" * 400}', "between 1e-12 and 1e+15"),
+        ("row.jsonl", '"speed": -1', "at least 0"),
+        ("row.jsonl", '"speed": 1, "batch_size": 1e300', "a whole number up to 1e+15"),
+        ("gold.yaml", f"{LAUGHS}m: {{thinking_on: {{3: *l15}}}}", "3: must be a number, got [["),
+        ("gold.yaml", f"m: {{thinking_on: {{3: 0x{'f' * 9000}}}}}", "a number of 36000 bits"),
+        ("gold.yaml", 'm: {"thinking\\u009b31m": {3: x}}', "thinking\ufffd31m: 3: must be a number"),
+    ],
+)
+def test_figures_that_no_measurement_has_are_refused_with_their_place(
+    name: str, text: str, word: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    row = f'{{"acc_length": 2.5, "step_time": 0.01, "steps": 3, "topk": 1, "num_draft_tokens": 4, {text}}}'
+    file.write_text(row if name == "row.jsonl" else text)
+    assert main(["import", str(file), "--dir", str(tmp_path / "new" / "study")]) == 2
+    error = capsys.readouterr().err
+    assert word in error and error.startswith(f"spectune: {file}: ") and len(error) < 400
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_study_is_imported_whole_or_not_at_all(tmp_path: Path) -> None:
+    files = [str(FILES / name) for name in TOOLS["vllm-bench"]]
+    place = tmp_path / "new" / "study"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))  # the page is larger, records are not
+    try:
+        assert main(["import", *files, "--dir", str(place)]) == 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not place.parent.exists()
+    place.mkdir(parents=True)
+    assert main(["import", *files, "--dir", str(place)]) == 0
+    assert {p.name for p in place.iterdir()} == {
+        *("study.json", "study.yaml", "lock", "trials", "report.md", "report.html", "report.json")
+    }

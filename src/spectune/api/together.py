@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from spectune.api.results import StudyResults, open_study
@@ -104,8 +106,9 @@ def import_results(
     elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BadInput(f"{target}: exists and is not empty; name a new directory")
     paths = [Path(file) for file in files]
+    name = target.name if is_shared(str(target)) else target.resolve().name
     results = read_results(paths, names=names or {}, form=form, hints=hints or ArmHints())
-    study, trials = assemble(results, name=target.name, baseline=baseline, run_is_launch=run_is_launch)
+    study, trials = assemble(results, name=name, baseline=baseline, run_is_launch=run_is_launch)
     _write(target, study, trials)
     return open_study(target)
 
@@ -118,10 +121,30 @@ def _loaded(places: Sequence[Place]) -> list[LoadedStudy]:
 
 
 def _write(target: Path, study: Study, trials: Sequence[Trial]) -> None:
+    """All of it or nothing: a folder gets its ``study.json`` last, from a hidden one inside it."""
+    if is_shared(str(target)):
+        _write_files(str(target), study, trials)
+        return
+    made = [folder for folder in (target, *target.parents) if not folder.exists()]
+    stage = target / ".import"
+    try:
+        _write_files(str(stage), study, trials)
+        for path in sorted(stage.iterdir(), key=lambda path: path.name == "study.json"):
+            path.rename(target / path.name)
+        stage.rmdir()
+    except BaseException:
+        shutil.rmtree(stage, ignore_errors=True)
+        with suppress(OSError):
+            for folder in made:
+                folder.rmdir()
+        raise
+
+
+def _write_files(place: str, study: Study, trials: Sequence[Trial]) -> None:
     assert study.imported is not None
     files = "".join(f"#   {one_line(f.name, limit=200)} {f.sha256}\n" for f in study.imported.files)
     source = f"# Imported from {study.imported.tool}; there is nothing here to run.\n{files}"
-    directory = create_study(str(target), study=study, source=source)
+    directory = create_study(place, study=study, source=source)
     try:
         with directory.lock():
             for trial in trials:
@@ -133,4 +156,4 @@ def _write(target: Path, study: Study, trials: Sequence[Trial]) -> None:
                 folder.finish(trial)
             write_reports(directory)
     except OSError as error:
-        raise EnvironmentFailed(f"{target}: cannot write the study: {error.strerror or error}") from error
+        raise EnvironmentFailed(f"{place}: cannot write the study: {error.strerror or error}") from error

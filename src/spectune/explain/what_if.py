@@ -55,12 +55,12 @@ def _acceptance(anchor: MeasuredRow, kept: float, baseline: float) -> Iterable[W
 
 def _overhead(anchor: MeasuredRow, now: float, baseline: float) -> Iterable[WhatIf]:
     step_s = now / anchor.tok_per_s
-    extra_s = max(0.0, step_s - 1 / baseline)
+    plain_s = min(step_s, 1 / baseline)
     for share, label in (
         (0.5, "half of what a step adds to a plain one saved"),
         (1.0, "a verify step as cheap as a plain one"),
     ):
-        speed = LogEstimate(now / (step_s - share * extra_s), anchor.step_error)
+        speed = LogEstimate(now / ((1 - share) * step_s + share * plain_s), anchor.step_error)
         yield _made(
             anchor, "overhead", label, anchor.concurrency, now, speed, baseline, "arithmetic, not a setting"
         )

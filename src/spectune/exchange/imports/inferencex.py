@@ -17,7 +17,7 @@ from spectune.domain.arm import Knobs
 from spectune.domain.measurement import LoadResult, LoadTotals
 from spectune.domain.workload import LoadPoint
 from spectune.errors import BadInput
-from spectune.exchange.imports.reading import Fields, SourceFile
+from spectune.exchange.imports.reading import Fields, SourceFile, shown
 from spectune.exchange.imports.results import (
     UNKNOWN_METHOD,
     ArmHints,
@@ -92,7 +92,7 @@ def _runs(
                         name=arm_name(f"{prefix}{mode} k{k}"),
                         knobs=Knobs(
                             method=method,
-                            drafter=hints.drafter or (str(drafter) if drafter else None),
+                            drafter=hints.drafter or (drafter if isinstance(drafter, str) else None),
                             num_draft_tokens=k,
                         ),
                         target=hints.target or str(model),
@@ -112,7 +112,7 @@ def _runs(
 
 def _draft_tokens(value: Any, place: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1024:
-        raise BadInput(f"{place}: number of draft tokens: must be a whole number from 1, got {value!r}")
+        raise BadInput(f"{place}: number of draft tokens: must be a whole number from 1, got {shown(value)}")
     return value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from spectune.errors import BadInput
 MAX_FILE_BYTES = 256 * 2**20
 MAX_DOCUMENTS = 100_000
 MAX_FILES = 2_000
+SMALLEST, LARGEST = 1e-12, 1e15
+"""Of what a figure of a measurement can be; 0 apart."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +92,11 @@ class Fields:
     @classmethod
     def of(cls, value: Any, place: str) -> Fields:
         if not isinstance(value, dict):
-            raise BadInput(f"{place}: must be an object, got {_short(value)}")
+            raise BadInput(f"{place}: must be an object, got {shown(value)}")
         return cls(value, place)
 
     def _wrong(self, name: str, wanted: str) -> BadInput:
-        return BadInput(f"{self.place}: {name}: must be {wanted}, got {_short(self.values.get(name))}")
+        return BadInput(f"{self.place}: {name}: must be {wanted}, got {shown(self.values.get(name))}")
 
     def number(
         self, name: str, *, minimum: float = 0.0, above: bool = False, infinite: bool = False
@@ -106,12 +109,19 @@ class Fields:
             return math.inf
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(name, "a number")
-        if (math.isinf(value) and not infinite) or value < minimum or (above and value == minimum):
-            raise self._wrong(name, f"a number {'above' if above else 'of at least'} {minimum:g}")
         try:
-            return float(value)
+            found = float(value)
         except OverflowError:
-            raise self._wrong(name, "a number that fits") from None
+            found = math.inf if value > 0 else -math.inf
+        if math.isnan(found):
+            return None
+        if found < minimum or (above and found == minimum):
+            raise self._wrong(name, f"a number {'above' if above else 'of at least'} {minimum:g}")
+        if (math.isinf(found) and infinite and value == found) or found == 0:
+            return found
+        if not SMALLEST <= abs(found) <= LARGEST:
+            raise self._wrong(name, f"0, or between {SMALLEST:g} and {LARGEST:g}")
+        return found
 
     def positive(self, name: str) -> float | None:
         """``None`` also for 0, which tools write where they have no data."""
@@ -124,8 +134,10 @@ class Fields:
             return None
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value < 2**62:
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self._wrong(name, f"a whole number of at least {minimum}")
+        if value > LARGEST:
+            raise self._wrong(name, f"a whole number up to {LARGEST:g}")
         return value
 
     def text(self, name: str) -> str | None:
@@ -179,8 +191,21 @@ class Fields:
             raise BadInput(str(error).replace(f"{name}:", f"{name}[{index}]:", 1)) from None
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
+class _Shown(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxlong, self.maxother = 2, 60, 60, 60
+
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:  # Python writes no number of more than 4,300 digits
+            return f"a number of {x.bit_length()} bits"
+
+
+def shown(value: Any) -> str:
+    """For complaints: short, whatever it is; a YAML file of a kilobyte can hold a list of a billion."""
+    text = _Shown().repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
