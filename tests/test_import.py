@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 from pathlib import Path
 from typing import Any
@@ -549,3 +550,18 @@ def test_a_study_is_imported_whole_or_not_at_all(tmp_path: Path) -> None:
     assert {p.name for p in place.iterdir()} == {
         *("study.json", "study.yaml", "lock", "trials", "report.md", "report.html", "report.json")
     }
+
+
+def test_halves_of_surrogate_pairs_are_replaced_wherever_they_stand(tmp_path: Path) -> None:
+    body = json.loads((FILES / "vllm-bench/eagle3.json").read_text())
+    body |= {"model_id": "m\ud800", "label": "\udfff", "speculative_config": '{"method": "e\\ud83d"}'}
+    body["generated_texts"][0] = "\ud83d half"
+    file, gold = tmp_path / os.fsdecode(b"a\xff.json"), tmp_path / "gold.yaml"
+    file.write_text(json.dumps(body))
+    gold.write_text('"\\ud800m": {"\\ud800": {3: 2.5}}')
+    for path, method in ((file, "x"), (gold, "x\udc80")):
+        place = tmp_path / f"of-{path.stem}"
+        assert main(["import", str(path), "--dir", str(place), "--method", method]) == 0
+        study = load_study(str(place)).study
+        assert study.arms[-1].target == ("m?" if path == file else "?m")
+    assert load_study(str(tmp_path / f"of-{file.stem}")).trials[0].loads[0].requests[0].text == "? half"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from spectune.exchange.compare import StudyComparison, compare_studies
 from spectune.exchange.gate import GateResult
 from spectune.exchange.gate import gate as judge_fall
 from spectune.exchange.imports.read import read_results
+from spectune.exchange.imports.reading import well_formed
 from spectune.exchange.imports.results import ArmHints, assemble
 from spectune.exchange.listing import ListedStudy, places_below
 from spectune.exchange.listing import list_studies as list_below
@@ -107,8 +109,12 @@ def import_results(
         raise BadInput(f"{target}: exists and is not empty; name a new directory")
     paths = [Path(file) for file in files]
     name = target.name if is_shared(str(target)) else target.resolve().name
-    results = read_results(paths, names=names or {}, form=form, hints=hints or ArmHints())
-    study, trials = assemble(results, name=name, baseline=baseline, run_is_launch=run_is_launch)
+    said = {
+        field: None if text is None else well_formed(text)
+        for field, text in dataclasses.asdict(hints or ArmHints()).items()
+    }
+    results = read_results(paths, names=names or {}, form=form, hints=ArmHints(**said))
+    study, trials = assemble(results, name=well_formed(name), baseline=baseline, run_is_launch=run_is_launch)
     _write(target, study, trials)
     return open_study(target)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -270,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         place = f"{error.filename}: " if error.filename else ""
         say(f"spectune: {place}{error.strerror or error}")
-        return 3
+        return 2 if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else 3
     except KeyboardInterrupt:
         return 130
 

@@ -54,9 +54,12 @@ _TRIAL_NAME = re.compile(r"[0-9]{4,9}-")
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Whole or not at all, also when the machine stops half-way."""
+    """Whole or not at all, also when the machine stops half-way.
+
+    A name of a file that is no UTF-8 is written with escapes, which are JSON's own inside a JSON text.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

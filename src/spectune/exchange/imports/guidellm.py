@@ -16,7 +16,7 @@ from spectune.domain.measurement import LoadResult, LoadTotals, RequestRecord
 from spectune.domain.workload import LoadPoint, Prompt
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
-from spectune.exchange.imports.reading import Fields, SourceFile, json_documents, numbered
+from spectune.exchange.imports.reading import Fields, SourceFile, json_documents, loads, numbered
 from spectune.exchange.imports.results import (
     NOT_RECORDED,
     UNKNOWN_METHOD,
@@ -123,7 +123,7 @@ def _body(fields: Fields) -> dict[str, Any]:
     arguments = fields.values.get("request_args")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            arguments = loads(arguments)
         except (ValueError, RecursionError):
             return {}
     body = arguments.get("body", arguments) if isinstance(arguments, dict) else None

@@ -17,7 +17,7 @@ from spectune.domain.arm import Knobs
 from spectune.domain.measurement import LoadResult, LoadTotals
 from spectune.domain.workload import LoadPoint
 from spectune.errors import BadInput
-from spectune.exchange.imports.reading import Fields, SourceFile, shown
+from spectune.exchange.imports.reading import Fields, SourceFile, shown, well_formed
 from spectune.exchange.imports.results import (
     UNKNOWN_METHOD,
     ArmHints,
@@ -92,10 +92,11 @@ def _runs(
                         name=arm_name(f"{prefix}{mode} k{k}"),
                         knobs=Knobs(
                             method=method,
-                            drafter=hints.drafter or (drafter if isinstance(drafter, str) else None),
+                            drafter=hints.drafter
+                            or (well_formed(drafter) if isinstance(drafter, str) else None),
                             num_draft_tokens=k,
                         ),
-                        target=hints.target or str(model),
+                        target=hints.target or well_formed(str(model)),
                         engine=hints.engine or "vllm",
                         result=LoadResult(
                             load=LoadPoint.closed(1),
@@ -104,7 +105,7 @@ def _runs(
                             totals=LoadTotals(acceptance_length=value),
                         ),
                         place=place,
-                        flags={"mode": str(mode)},
+                        flags={"mode": well_formed(str(mode))},
                     )
                 )
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ MAX_FILES = 2_000
 SMALLEST, LARGEST = 1e-12, 1e15
 """Of what a figure of a measurement can be; 0 apart."""
 
+_HALF_OF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
+
 
 @dataclass(frozen=True)
 class SourceFile:
@@ -30,7 +33,7 @@ class SourceFile:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return well_formed(self.path.name)
 
 
 def read_source(path: Path) -> SourceFile:
@@ -54,7 +57,7 @@ def read_source(path: Path) -> SourceFile:
 def json_documents(source: SourceFile) -> list[Any]:
     """One document, or one per line. NaN becomes ``None``: a tool's "no data"."""
     try:
-        return [_loads(source.text)]
+        return [loads(source.text)]
     except ValueError as error:
         whole = error
     except RecursionError as error:
@@ -66,7 +69,7 @@ def json_documents(source: SourceFile) -> list[Any]:
         if len(found) == MAX_DOCUMENTS:
             raise BadInput(f"{source.path}: more than {MAX_DOCUMENTS} lines")
         try:
-            found.append(_loads(line))
+            found.append(loads(line))
         except (ValueError, RecursionError) as error:
             if not found:
                 raise BadInput(f"{source.path}: is neither JSON ({whole}) nor JSON lines") from error
@@ -76,10 +79,28 @@ def json_documents(source: SourceFile) -> list[Any]:
     return found
 
 
-def _loads(text: str) -> Any:
-    return json.loads(
+def loads(text: str) -> Any:
+    """One JSON document, with every text in it as UTF-8 can hold it. ``ValueError``, ``RecursionError``."""
+    document = json.loads(
         text, parse_constant=lambda name: None if name == "NaN" else float(name.replace("Infinity", "inf"))
     )
+    return whole_texts(document) if _HALF_OF_A_PAIR.search(text) else document
+
+
+def whole_texts(value: Any) -> Any:
+    """Without lone surrogates, in names of fields too."""
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, list):
+        return [whole_texts(item) for item in value]
+    if isinstance(value, dict):
+        return {whole_texts(name): whole_texts(item) for name, item in value.items()}
+    return value
+
+
+def well_formed(text: str) -> str:
+    """Lone surrogates, which UTF-8 cannot hold, become question marks: of files, and of arguments that are no UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from spectune.domain.study import EngineSettings, Import, ImportedFile, PlannedT
 from spectune.domain.trial import ServerFacts, Trial
 from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload
 from spectune.errors import BadInput
-from spectune.exchange.imports.reading import SourceFile
+from spectune.exchange.imports.reading import SourceFile, well_formed
 
 NOT_RECORDED = "not recorded"
 UNKNOWN_METHOD = "unknown"
@@ -373,4 +373,4 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f]+")
 
 def arm_name(text: str) -> str:
     """A name from a file: one line, of bounded length."""
-    return _UNSAFE.sub(" ", text).strip()[:120] or "unnamed"
+    return _UNSAFE.sub(" ", well_formed(text)).strip()[:120] or "unnamed"

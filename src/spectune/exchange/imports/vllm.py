@@ -19,6 +19,7 @@ from spectune.exchange.imports.reading import (
     Fields,
     SourceFile,
     json_documents,
+    loads,
     numbered,
     read_source,
 )
@@ -324,7 +325,7 @@ def _speculative_config(extras: Mapping[str, Any]) -> dict[str, Any]:
 def _object(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = loads(value)
         except (ValueError, RecursionError):
             return {}
     return value if isinstance(value, dict) else {}
