@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from exchange_studies import drawn, write_study
 from report_studies import BASELINE, FAST, SLOW, study, trial
 
 from spectune.cli.main import main
@@ -153,3 +154,10 @@ def test_the_command_says_what_it_assumed(tmp_path: Path, capsys: pytest.Capture
         main(["plan", str(path), "--nodes", "0"])
     assert "whole numbers from 1 to 100000" in capsys.readouterr().err
     assert main(["plan", str(tmp_path / "no.yaml")]) == 2
+
+
+def test_a_name_in_a_record_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = drawn(random.Random(1), launches=1, prompts=2)
+    of = made.study.model_copy(update={"name": "a\x1b[31m\nb"})
+    assert main(["plan", str(write_study(tmp_path / "study", of, made.trials))]) == 0
+    assert capsys.readouterr().out.startswith("study a b: 0 launches")

@@ -169,6 +169,12 @@ class TestScripts:
             run_script(script, tmp_path, tool=tool, API_KEY="x", TOKEN="x")
         assert "HF_TOKEN: is not recorded, set it" in refused.value.stderr
 
+    def test_names_in_complaints_stay_on_their_line(self) -> None:
+        with pytest.raises(
+            BadInput, match=r"^here: no arm 'x'; there is baseline, k3'; touch pwned; # #SBATCH .*$"
+        ):
+            export_text(launched(), "command", ExportOptions(arm="x"))
+
     def test_a_container_inside_a_container_is_refused(self) -> None:
         with pytest.raises(BadInput, match="started with docker already"):
             exported(launched(program=("docker", "run", "x")), "docker", image="i")

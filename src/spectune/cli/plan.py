@@ -19,6 +19,7 @@ from spectune.domain.machine import Machine
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput
+from spectune.report.words import one_line
 from spectune.runner.capacity import CapacityPlan, plan_capacity
 from spectune.runner.plan import resolve_study
 from spectune.store.opening import open_study, study_exists
@@ -120,11 +121,11 @@ def _show(study: Study, plan: CapacityPlan, args: argparse.Namespace) -> None:
     per_arm, per_base = plan.arm_launch_s.mean_s, plan.baseline_launch_s.mean_s
     console.print(
         Text(
-            f"study {study.name}: {plan.arm_launches} launches of {plan.arms} arms to come, {per_arm:.1f} s each, "
-            f"plain decoding {per_base:.1f} s"
+            f"study {one_line(study.name, limit=80)}: {plan.arm_launches} launches of {plan.arms} arms to come, "
+            f"{per_arm:.1f} s each, plain decoding {per_base:.1f} s"
         )
     )
-    console.print(Text(f"from {plan.basis}"))
+    console.print(Text(f"from {one_line(plan.basis)}"))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("nodes", "launches", "node hours", "finish", f"{_LEVEL:.0%} interval"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -14,6 +14,7 @@ from spectune.exchange.serving import DEFAULT_PORT, chosen_arm, serving_of
 from spectune.exchange.speculation_profile import speculation_profile
 from spectune.exchange.tables import COLUMNS, Rows, csv_text, rows_of, write_parquet
 from spectune.report.vllm_result import vllm_bench_result
+from spectune.report.words import one_line
 
 Form = Literal[
     "vllm-bench", "speculation-profile", "csv", "parquet", "command", "docker", "kubernetes", "slurm"
@@ -70,7 +71,7 @@ def _vllm_bench(loaded: LoadedStudy, options: ExportOptions) -> str:
         for index in range(len(trial.loads))
     ]
     if not results:
-        raise BadInput(f"{loaded.place}: {arm.name} has no complete trial")
+        raise BadInput(f"{loaded.place}: {one_line(arm.name, limit=80)} has no complete trial")
     if len(results) == 1:
         return _json(results[0], indent=1)
     return "".join(_json(result, indent=None) for result in results)

@@ -21,6 +21,7 @@ from spectune.report.arms import comparable_trials
 from spectune.report.pooling import load_of, speed_by_prompt
 from spectune.report.records import ArmSummary, StudySummary
 from spectune.report.summary import summarize
+from spectune.report.words import one_line
 from spectune.store.opening import open_study
 from spectune.store.places import same_place, text_of
 
@@ -105,7 +106,7 @@ class LoadedStudy:
         for arm in self.study.arms:
             if name in (arm.arm_id, arm.name):
                 return arm
-        known = ", ".join(arm.name for arm in self.study.arms)
+        known = ", ".join(one_line(arm.name, limit=80) for arm in self.study.arms)
         raise BadInput(f"{self.place}: no arm {name!r}; there is {known}")
 
     def summary_of(self, arm: Arm) -> ArmSummary:

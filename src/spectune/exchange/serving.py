@@ -119,7 +119,8 @@ def serving_of(
     name = PurePosixPath(argv[0]).name
     if container and name in _CONTAINER_PROGRAMS:
         raise BadInput(
-            f"{loaded.place}: {arm.name} is started with {name} already; take --as command for its command line"
+            f"{loaded.place}: {one_line(arm.name)} is started with {name} already; "
+            "take --as command for its command line"
         )
     if container:
         argv[0] = program or ("python3" if name.startswith("python") else name)
@@ -159,7 +160,8 @@ def _launch(loaded: LoadedStudy, arm: Arm) -> Trial:
             f"{loaded.place}: the figures were imported from {tool}, which does not record the server's command"
         )
     raise BadInput(
-        f"{loaded.place}: {arm.name} was never launched, so its command is not recorded; run the study"
+        f"{loaded.place}: {one_line(arm.name)} was never launched, so its command is not recorded; "
+        "run the study"
     )
 
 

@@ -19,6 +19,7 @@ from spectune.domain.arm import Arm
 from spectune.errors import BadInput
 from spectune.exchange.loaded import LoadedStudy
 from spectune.report.records import ArmSummary, LoadSummary
+from spectune.report.words import one_line
 
 SCHEMA_VERSION = "1.0"
 TOLERANCE = 0.02
@@ -32,13 +33,14 @@ def speculation_profile(loaded: LoadedStudy, arm: Arm) -> dict[str, Any]:
     load, counts = summary.first, summary.first.acceptance_counts if summary.first else None
     if load is None or counts is None or not counts.num_drafts:
         raise BadInput(
-            f"{loaded.place}: the acceptance of {arm.name} was not measured; a profile needs verify steps and "
-            "accepted tokens (name another arm with --arm)"
+            f"{loaded.place}: the acceptance of {one_line(arm.name)} was not measured; "
+            "a profile needs verify steps and accepted tokens (name another arm with --arm)"
         )
     histogram = histogram_of(counts)
     if histogram is None or counts.accepted_per_position is None:
         raise BadInput(
-            f"{loaded.place}: the engine gave the acceptance of {arm.name} without positions; a profile is made of them"
+            f"{loaded.place}: the engine gave the acceptance of {one_line(arm.name)} without positions; "
+            "a profile is made of them"
         )
     num_draft_tokens = max(arm.knobs.num_draft_tokens or 0, len(counts.accepted_per_position))
     marginal = _padded(counts.marginal_acceptance or (), num_draft_tokens)
