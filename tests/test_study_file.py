@@ -1,11 +1,13 @@
 """Every mistake of a study file comes out at once, each with its line and what would be right."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from spectune.cli.main import main
 from spectune.domain.machine import Machine
 from spectune.errors import BadInput, StudyFileError
 from spectune.runner.plan import name_from, resolve_study
@@ -129,6 +131,12 @@ def test_a_binary_file_is_bad_input(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00question")
     with pytest.raises(BadInput, match="not a text file"):
         load_study_file(path)
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "run", "explain --table"])
+def test_a_device_without_an_end_is_bad_input(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "/dev/zero"]) == 2
+    assert re.match(r"spectune: /dev/zero: more than \d+ bytes", capsys.readouterr().err)
 
 
 def test_a_missing_file_is_bad_input(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 from spectune.domain.cost_model import machine_ceiling_tok_per_s
@@ -48,9 +49,11 @@ def _read(path: Path) -> str:
         raise BadInput(f"{path}: is a directory; a table is a CSV file")
     if not path.exists():
         raise BadInput(f"{path}: no such file")
-    if path.stat().st_size > MAX_TABLE_BYTES:
-        raise BadInput(f"{path}: {path.stat().st_size} bytes; at most {MAX_TABLE_BYTES}")
+    with path.open("rb") as file:  # a pipe and a device have no size to ask for
+        data = file.read(MAX_TABLE_BYTES + 1)
+    if len(data) > MAX_TABLE_BYTES:
+        raise BadInput(f"{path}: more than {MAX_TABLE_BYTES} bytes, which no table has")
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: is not UTF-8 text (byte {error.start}); save it as CSV in UTF-8") from error

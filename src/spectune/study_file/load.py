@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -14,6 +15,7 @@ from spectune.errors import BadInput, Problem, StudyFileError
 from spectune.study_file.schema import StudySpec
 from spectune.study_file.yaml_lines import Document, read_yaml
 
+MAX_BYTES = 2**22
 _OTHER_NAMES = {
     "num_speculative_tokens": "num_draft_tokens",
     "speculative_num_draft_tokens": "num_draft_tokens",
@@ -36,7 +38,11 @@ _OTHER_NAMES = {
 def load_study_file(path: Path, *, overrides: Sequence[str] = ()) -> tuple[StudySpec, str, Document]:
     """The checked file, its text and its lines. ``overrides``: ``key.path=value``, values in YAML."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:  # a pipe and a device have no size to ask for
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise BadInput(f"{path}: more than {MAX_BYTES} bytes; a study file has a few kilobytes")
+        text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not a text file (byte {error.start} is not UTF-8)") from error
     except OSError as error:
