@@ -556,6 +556,7 @@ def test_halves_of_surrogate_pairs_are_replaced_wherever_they_stand(tmp_path: Pa
     body = json.loads((FILES / "vllm-bench/eagle3.json").read_text())
     body |= {"model_id": "m\ud800", "label": "\udfff", "speculative_config": '{"method": "e\\ud83d"}'}
     body["generated_texts"][0] = "\ud83d half"
+    body |= {"beyond": math.inf, "duration": 1e15, "date": "99991231-235959"}
     file, gold = tmp_path / os.fsdecode(b"a\xff.json"), tmp_path / "gold.yaml"
     file.write_text(json.dumps(body))
     gold.write_text('"\\ud800m": {"\\ud800": {3: 2.5}}')

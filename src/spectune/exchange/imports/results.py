@@ -256,6 +256,13 @@ def _launches(runs: Sequence[ImportedRun], *, run_is_launch: bool) -> list[list[
     return found
 
 
+def _after(moment: datetime, seconds: float) -> datetime:
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:  # past the year 9999
+        return moment
+
+
 def _trial(
     study: Study,
     number: int,
@@ -284,7 +291,7 @@ def _trial(
         ),
         command=(),
         started_at=started.isoformat(timespec="milliseconds"),
-        ended_at=(started + timedelta(seconds=took_s)).isoformat(timespec="milliseconds"),
+        ended_at=_after(started, took_s).isoformat(timespec="milliseconds"),
         phases_s={"measure": took_s} if took_s else {},
         server=ServerFacts(engine=arm.engine, version=run.version, model=run.target),
         loads=tuple(loads),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -356,7 +357,8 @@ def _arm_flags(extras: Mapping[str, Any]) -> dict[str, FlagValue]:
             continue
         if name in ("method", "num_steps", "topk", "draft_model", *_TOKENS_KEYS):
             continue
-        flags[arm_name(key)] = value if isinstance(value, bool | int | float) else _plain(value)
+        is_number = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+        flags[arm_name(key)] = value if is_number else _plain(value)
     return flags
 
 
