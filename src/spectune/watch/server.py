@@ -162,7 +162,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Refuses what did not come from a page of ours, or without the token."""
         host, origin = self.headers.get("Host"), self.headers.get("Origin")
         if not self.server.is_our_name(host):
-            self._text(HTTPStatus.MISDIRECTED_REQUEST, "this address is not known by that name")
+            self._text(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "not known by that name: open what was printed, or the same with an IP address of the machine",
+            )
             return False
         if origin is not None and origin != f"http://{host}":
             self._text(HTTPStatus.FORBIDDEN, "another site may not ask here")
