@@ -330,3 +330,36 @@ def test_the_end_of_a_download_is_told_once() -> None:
     for done in (50, 100, 100, 100):
         view.on_fetch("the model", done * 1_000_000, 100_000_000)
     assert told.getvalue().splitlines() == ["fetching the model: 100 of 100 MB"]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda place: spectune.open_study(place).export("toml"),
+            "export: must be one of vllm-bench, .*, got 'toml'",
+        ),
+        (lambda place: spectune.import_results([], place / "new"), "import: give one file or more"),
+        (
+            lambda place: spectune.import_results(["a"], place / "new", form="x"),
+            "form: must be auto or .*, got 'x'",
+        ),
+        (
+            lambda place: spectune.gate(place, against=place, max_slowdown_frac=3),
+            "max_slowdown_frac: .*, got 3",
+        ),
+        (
+            lambda place: spectune.gate(place, against=place, max_slowdown_frac=0, error_rate=5),
+            "error_rate: .*, got 5",
+        ),
+        (
+            lambda place: spectune.gate(place, against=place, max_slowdown_frac=0, figures=("ttft",)),
+            "figures: .*, got ..ttft",
+        ),
+        (lambda place: spectune.compare(str(place)), "two or more"),
+        (lambda place: spectune.query("SELECT", str(place)), "query: Parser Error"),
+    ],
+)
+def test_a_wrong_argument_is_told_with_its_value(call: Any, words: str, place: Path) -> None:
+    with pytest.raises(spectune.BadInput, match=words):
+        call(place)

@@ -24,7 +24,8 @@ from spectune.cli.main import main
 from spectune.domain.secrets import REDACTED
 from spectune.domain.trial import ServerFacts
 from spectune.errors import BadInput
-from spectune.exchange.exports import ExportOptions, Form, export_parquet, export_text
+from spectune.exchange.export_options import ExportOptions
+from spectune.exchange.exports import Form, export_parquet, export_text
 from spectune.exchange.loaded import LoadedStudy
 from spectune.exchange.speculation_profile import checkpoint_id, speculation_profile
 from spectune.exchange.tables import COLUMNS, rows_of
@@ -174,6 +175,23 @@ class TestScripts:
             BadInput, match=r"^here: no arm 'x'; there is baseline, k3'; touch pwned; # #SBATCH .*$"
         ):
             export_text(launched(), "command", ExportOptions(arm="x"))
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *(
+                {"time_limit": "1\ntouch pwned"},
+                {"image": "i\n--privileged"},
+                {"host": "-x"},
+                {"host": "a b"},
+            ),
+            *({"port": -5}, {"port": True}, {"program": "a\nb"}, {"program": ""}, {"rows": "lines"}),
+        ],
+        ids=str,
+    )
+    def test_from_python_too_no_value_becomes_a_line_of_its_own(self, value: dict[str, Any]) -> None:
+        with pytest.raises(BadInput, match=f"^{next(iter(value))}: must be .*, got "):
+            ExportOptions(**value)
 
     def test_a_container_inside_a_container_is_refused(self) -> None:
         with pytest.raises(BadInput, match="started with docker already"):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         StudyFileError,
     )
     from spectune.exchange.compare import StudyComparison
-    from spectune.exchange.exports import ExportOptions
+    from spectune.exchange.export_options import ExportOptions
     from spectune.exchange.gate import GateResult
     from spectune.exchange.imports.results import ArmHints
     from spectune.exchange.listing import ListedStudy
@@ -74,7 +74,7 @@ _HOMES = {
         "StudyFileError",
     ),
     "exchange.compare": ("StudyComparison",),
-    "exchange.exports": ("ExportOptions",),
+    "exchange.export_options": ("ExportOptions",),
     "exchange.gate": ("GateResult",),
     "exchange.imports.results": ("ArmHints",),
     "exchange.listing": ("ListedStudy",),

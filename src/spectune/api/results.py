@@ -12,9 +12,10 @@ from spectune.api.frames import data_frame
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput, EnvironmentFailed
-from spectune.exchange.exports import ExportOptions, Form, export_parquet, export_text
+from spectune.exchange.export_options import ExportOptions, Rows
+from spectune.exchange.exports import Form, export_parquet, export_text
 from spectune.exchange.loaded import LoadedStudy, load_study
-from spectune.exchange.tables import COLUMNS, Row, Rows, rows_of
+from spectune.exchange.tables import COLUMNS, Row, rows_of
 from spectune.explain.records import Explanation
 from spectune.report.records import ArmSummary, StudySummary
 from spectune.report.text import as_text

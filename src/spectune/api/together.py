@@ -15,7 +15,7 @@ from spectune.errors import BadInput, EnvironmentFailed
 from spectune.exchange.compare import StudyComparison, compare_studies
 from spectune.exchange.gate import GateResult
 from spectune.exchange.gate import gate as judge_fall
-from spectune.exchange.imports.read import read_results
+from spectune.exchange.imports.read import FORMATS, read_results
 from spectune.exchange.imports.reading import well_formed
 from spectune.exchange.imports.results import ArmHints, assemble
 from spectune.exchange.listing import ListedStudy, places_below
@@ -47,7 +47,7 @@ def compare(studies: Sequence[Place], *, allow: Sequence[str] = ()) -> StudyComp
     Ratios are of tok/s where machine, prompts and sampling allow that, else of speedups, else absent with the reason.
     ``allow``: aspects that may differ, e.g. ``("version",)``. Raises ``BadInput`` for fewer than two.
     """
-    if len(studies) < 2:
+    if isinstance(studies, str) or len(studies) < 2:
         raise BadInput("compare: give two or more study directories; the first is the reference")
     return compare_studies(_loaded(studies), allowed=allow)
 
@@ -65,6 +65,14 @@ def gate(
 
     Noise fails it with a chance of ``error_rate`` at most. Raises ``BadInput`` where the two cannot be compared.
     """
+    if not 0 <= max_slowdown_frac < 1:
+        raise BadInput(
+            f"gate: max_slowdown_frac: must be a share from 0 to below 1, got {max_slowdown_frac!r}"
+        )
+    if not 0 < error_rate <= 0.5:
+        raise BadInput(f"gate: error_rate: must be a share above 0 and at most 0.5, got {error_rate!r}")
+    if not figures or not set(figures) <= {"speed", "acceptance"}:
+        raise BadInput(f"gate: figures: must be some of speed and acceptance, got {figures!r}")
     new, old = _loaded([study, against])
     return judge_fall(
         new, old, max_slowdown=max_slowdown_frac, alpha=error_rate, allowed=allow, figures=figures
@@ -78,7 +86,7 @@ def query(sql: str, places: Sequence[str | Path] = ("studies",)) -> QueryResult:
     Raises ``BadInput`` for SQL that is wrong or would change anything, and without DuckDB (extra ``query``).
     """
     found: list[str] = []
-    for place in map(str, places):
+    for place in map(str, (places,) if isinstance(places, str | Path) else places):
         below = [text_of(place)] if study_exists(place) else places_below(place)
         if not below:
             raise BadInput(f"{place}: no study in it or below it")
@@ -108,6 +116,10 @@ def import_results(
     elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise BadInput(f"{target}: exists and is not empty; name a new directory")
     paths = [Path(file) for file in files]
+    if not paths:
+        raise BadInput("import: give one file or more")
+    if form not in ("auto", *FORMATS):
+        raise BadInput(f"import: form: must be auto or one of {', '.join(FORMATS)}, got {form!r}")
     name = target.name if is_shared(str(target)) else target.resolve().name
     said = {
         field: None if text is None else well_formed(text)

@@ -8,7 +8,7 @@ import sys
 
 from spectune.api.results import open_study
 from spectune.errors import BadInput
-from spectune.exchange.exports import ExportOptions
+from spectune.exchange.export_options import ExportOptions
 from spectune.exchange.loaded import LoadedStudy
 from spectune.report.words import count, one_line
 from spectune.store.opening import open_study as open_directory

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import re
+
+from spectune.exchange.export_options import DEFAULT_PORT, HOST, IMAGE, TIME
 
 FORMS = (
     "vllm-bench",
@@ -16,8 +17,6 @@ FORMS = (
     "slurm",
     "mlflow",
 )
-_TIME = re.compile(r"(\d{1,4}-)?\d{1,4}(:\d{2}){0,2}")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,300}")
 
 
 def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,7 +41,7 @@ def add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--host", type=_host, help="the server listens on (default: 127.0.0.1; elsewhere 0.0.0.0)"
     )
-    parser.add_argument("--port", type=_port, default=8000, help="default: %(default)s")
+    parser.add_argument("--port", type=_port, default=DEFAULT_PORT, help="default: %(default)s")
     parser.add_argument("--image", type=_image, help="of docker and kubernetes")
     parser.add_argument("--program", help="to start instead of the recorded one, e.g. /app/llama-server")
     parser.add_argument(
@@ -66,18 +65,18 @@ def _port(text: str) -> int:
 
 
 def _time(text: str) -> str:
-    if not _TIME.fullmatch(text):
+    if not TIME.fullmatch(text):
         raise argparse.ArgumentTypeError(f"must be minutes, [HH:]MM:SS or D-HH:MM:SS, got {text!r}")
     return text
 
 
 def _image(text: str) -> str:
-    if not _IMAGE.fullmatch(text):
+    if not IMAGE.fullmatch(text):
         raise argparse.ArgumentTypeError(f"must be an image such as vllm/vllm-openai:v0.32.0, got {text!r}")
     return text
 
 
 def _host(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9._:-]{1,255}", text) or text.startswith("-"):
+    if not HOST.fullmatch(text):
         raise argparse.ArgumentTypeError(f"must be an address, got {text!r}")
     return text

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from spectune.errors import BadInput
 from spectune.exchange import launch_forms
+from spectune.exchange.export_options import ExportOptions
 from spectune.exchange.loaded import LoadedStudy
-from spectune.exchange.serving import DEFAULT_PORT, chosen_arm, serving_of
+from spectune.exchange.serving import chosen_arm, serving_of
 from spectune.exchange.speculation_profile import speculation_profile
-from spectune.exchange.tables import COLUMNS, Rows, csv_text, rows_of, write_parquet
+from spectune.exchange.tables import COLUMNS, csv_text, rows_of, write_parquet
 from spectune.report.vllm_result import vllm_bench_result
 from spectune.report.words import one_line
 
@@ -23,22 +23,10 @@ Form = Literal[
 FORMS: tuple[Form, ...] = get_args(Form)
 
 
-@dataclass(frozen=True)
-class ExportOptions:
-    """What the forms need beside the study."""
-
-    arm: str | None = None
-    """Name or id; the best one where ``None``, every arm for tables."""
-    rows: Rows = "arms"
-    host: str | None = None
-    port: int = DEFAULT_PORT
-    image: str | None = None
-    program: str | None = None
-    time_limit: str = "1-00:00:00"
-
-
 def export_text(loaded: LoadedStudy, form: Form, options: ExportOptions) -> str:
     """Every form but Parquet, which is no text."""
+    if form not in FORMS:
+        raise BadInput(f"export: must be one of {', '.join(FORMS)}, got {form!r}")
     if form == "csv":
         arm_id = None if options.arm is None else loaded.find_arm(options.arm).arm_id
         rows = rows_of(loaded, options.rows, arm_id=arm_id)

@@ -18,7 +18,6 @@ from spectune.exchange.loaded import LoadedStudy
 from spectune.report.records import ArmSummary
 from spectune.report.words import SIMULATED, one_line, times
 
-DEFAULT_PORT = 8000
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTAINER_PROGRAMS = frozenset(
     {"docker", "podman", "nerdctl", "apptainer", "singularity", "srun", "kubectl"}

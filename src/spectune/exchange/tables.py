@@ -7,15 +7,15 @@ import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from spectune.domain.interval import Interval
 from spectune.errors import BadInput
+from spectune.exchange.export_options import Rows
 from spectune.exchange.loaded import LoadedStudy
 from spectune.exchange.prompt_rows import prompt_rows
 from spectune.report.records import ArmSummary, LoadSummary
 
-Rows = Literal["arms", "trials", "prompts", "requests"]
 Kind = type[str] | type[int] | type[float] | type[bool]
 Row = dict[str, Any]
 
