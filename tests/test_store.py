@@ -100,6 +100,29 @@ def test_a_value_that_no_record_holds_is_named_by_its_place(
     assert "http" not in str(raised.value)
 
 
+def test_a_count_or_a_time_that_none_can_be_is_a_damaged_record(
+    recorded: tuple[StudyDir, Study, list[Trial]],
+) -> None:
+    directory, _, trials = recorded
+    path = directory.trial_paths()[0]
+    good = (path / "trial.json").read_text(encoding="utf-8")
+    for bad in (
+        good.replace('"started_at": "', '"started_at": "x'),
+        good.replace('"number": 1', f'"number": {10**30}'),
+    ):
+        assert bad != good
+        (path / "trial.json").write_text(bad, encoding="utf-8")
+        with pytest.raises(BadInput, match=r"trial\.json: not a trial record"):
+            directory.read_trials()
+    (path / "trial.json").write_text(good, encoding="utf-8")
+    assert directory.read_trials() == trials
+    requests = path / "requests.jsonl"
+    text = requests.read_text(encoding="utf-8")
+    requests.write_text(text.replace('"turn": 0', f'"turn": {10**30}', 1), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"requests\.jsonl holds \d+ of \d+ records"):
+        directory.read_trials()
+
+
 def test_a_newer_schema_says_update(recorded: tuple[StudyDir, Study, list[Trial]]) -> None:
     directory, _, _ = recorded
     path = directory.path / "study.json"

@@ -35,6 +35,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from spectune.store.numbering import numbered_apart
 _ENDED = "trial.json"
 _FILES_OF_A_TRIAL = ("plan.json", "server.log", "requests.jsonl", "result.json")
 _RANK_LOG = re.compile(r"server-rank[1-9][0-9]{0,2}\.log")
+_LONG_NUMBER = re.compile(r"[0-9]{19}")
 _TRIAL_NAME = re.compile(r"[0-9]{4,9}-")
 
 
@@ -131,6 +133,17 @@ def _request_line(load_index: int, record: RequestRecord) -> str:
     return json.dumps({"load": load_index, **record.model_dump(mode="json")}, ensure_ascii=False) + "\n"
 
 
+def _loads(text: str) -> Any:
+    """``ValueError`` also for a whole number that no count can be, and that arithmetic would stumble over."""
+    return json.loads(text, parse_int=_count) if _LONG_NUMBER.search(text) else json.loads(text)
+
+
+def _count(digits: str) -> int:
+    if len(digits) > 19:
+        raise ValueError(f"{digits[:12]}... is a number of {len(digits)} digits")
+    return int(digits)
+
+
 def _read_requests(path: Path) -> dict[int, list[dict[str, Any]]]:
     """By load index; a torn last line (a kill while writing) is left out."""
     by_load: dict[int, list[dict[str, Any]]] = {}
@@ -139,8 +152,8 @@ def _read_requests(path: Path) -> dict[int, list[dict[str, Any]]]:
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
-                record = json.loads(line)
-            except (json.JSONDecodeError, RecursionError):
+                record = _loads(line)
+            except (ValueError, RecursionError):
                 continue
             if not isinstance(record, dict) or "load" not in record:
                 continue
@@ -154,7 +167,7 @@ def read_trial(path: Path) -> Trial | None:
     if not file.exists():
         return None
     try:
-        body = json.loads(file.read_text(encoding="utf-8"))
+        body = _loads(file.read_text(encoding="utf-8"))
         _check_version(body, file)
         requests = _read_requests(path / "requests.jsonl")
         for index, load in enumerate(body["loads"]):
@@ -165,6 +178,8 @@ def read_trial(path: Path) -> Trial | None:
         trial = Trial.model_validate(body)
         if trial.trial_id != path.name:
             raise ValueError(f"it is the record of trial {trial.trial_id}; is this folder a copy?")
+        for moment in (trial.started_at, trial.ended_at):
+            datetime.fromisoformat(moment)
         return trial
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadInput(
@@ -245,7 +260,7 @@ class StudyDir:
     def read_study(self) -> Study:
         file = self.path / "study.json"
         try:
-            body = json.loads(file.read_text(encoding="utf-8"))
+            body = _loads(file.read_text(encoding="utf-8"))
             _check_version(body, file)
             return Study.model_validate(body)
         except (OSError, ValueError, RecursionError) as error:
