@@ -170,6 +170,13 @@ class TestScripts:
             run_script(script, tmp_path, tool=tool, API_KEY="x", TOKEN="x")
         assert "HF_TOKEN: is not recorded, set it" in refused.value.stderr
 
+    def test_a_command_whose_only_launch_failed_says_so(self) -> None:
+        loaded = launched()
+        broken = loaded.trials[1].model_copy(update={"status": "failed"})
+        script = exported(LoadedStudy("here", loaded.study, (loaded.trials[0], broken)), "command")
+        assert "# no whole measurement: that launch is recorded as failed\n" in script
+        assert "no whole measurement" not in exported(loaded, "command")
+
     def test_names_in_complaints_stay_on_their_line(self) -> None:
         with pytest.raises(
             BadInput, match=r"^here: no arm 'x'; there is baseline, k3'; touch pwned; # #SBATCH .*$"

@@ -19,7 +19,7 @@ from spectune.domain.machine import Machine
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput
-from spectune.report.words import one_line
+from spectune.report.words import count, one_line
 from spectune.runner.capacity import CapacityPlan, plan_capacity
 from spectune.runner.plan import resolve_study
 from spectune.store.opening import open_study, study_exists
@@ -121,7 +121,8 @@ def _show(study: Study, plan: CapacityPlan, args: argparse.Namespace) -> None:
     per_arm, per_base = plan.arm_launch_s.mean_s, plan.baseline_launch_s.mean_s
     console.print(
         Text(
-            f"study {one_line(study.name, limit=80)}: {plan.arm_launches} launches of {plan.arms} arms to come, "
+            f"study {one_line(study.name, limit=80)}: {count(plan.arm_launches, 'launch')} of "
+            f"{count(plan.arms, 'arm')} to come, "
             f"{per_arm:.1f} s each, plain decoding {per_base:.1f} s"
         )
     )

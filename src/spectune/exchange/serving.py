@@ -260,6 +260,8 @@ def _notes(loaded: LoadedStudy, arm: Arm, trial: Trial, argv: Sequence[str]) -> 
     yield f"study {one_line(loaded.study.name, limit=80)}, arm {one_line(arm.name, limit=80)} ({arm.arm_id})"
     version = trial.server.version if trial.server else None
     yield f"measured with {arm.engine} {one_line(version or 'of unknown version', limit=60)}, {trial.started_at}"
+    if trial.status != "complete":
+        yield f"no whole measurement: that launch is recorded as {trial.status}"
     load = summary.first
     if summary.is_baseline:
         is_best = loaded.summary.best_arm_id == arm.arm_id
