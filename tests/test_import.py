@@ -224,7 +224,7 @@ class TestSglang:
         assert length is not None and (length.value, length.low) == (2.5, None)
 
     def test_bench_speculative_by_hand(self) -> None:
-        loaded = imported("sglang-bench-speculative/output.jsonl")
+        loaded = imported("sglang-bench-speculative/by-hand.jsonl")
         load = first(loaded, "s3-k1-d4")
         assert load.speedup is not None and load.speedup.value == pytest.approx(1.6)
         assert load.speedup.low is None and load.verdict == "CANNOT_TELL"
@@ -234,11 +234,11 @@ class TestSglang:
 
     def test_an_acceptance_length_of_exactly_one_is_unknown(self) -> None:
         """The tool writes 1.0 where it has none."""
-        assert first(imported("sglang-bench-speculative/output.jsonl"), "s3-k4-d8").acceptance_length is None
+        assert first(imported("sglang-bench-speculative/by-hand.jsonl"), "s3-k4-d8").acceptance_length is None
 
     def test_explain_gives_the_step_cost_of_a_table_by_hand(self) -> None:
         """160 tok/s at 2.4 tokens a step is 15 ms; plain is 10 ms, so it breaks even at 1.5."""
-        explanation = imported("sglang-bench-speculative/output.jsonl").summary.explanation
+        explanation = imported("sglang-bench-speculative/by-hand.jsonl").summary.explanation
         assert explanation is not None
         row = next(r for r in explanation.rows if r.arm == "s3-k1-d4" and r.concurrency == 1)
         assert row.step_cost_s == pytest.approx(0.015)
