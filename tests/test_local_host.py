@@ -429,3 +429,13 @@ def test_processes_are_seen_the_same_through_ps(monkeypatch: pytest.MonkeyPatch)
     assert by_ps[me].sid == by_proc[me].sid
     assert abs(by_ps[me].start - psutil.Process(me).create_time()) < 2
     assert supervisor.read_process(me) is not None
+
+
+def test_a_server_that_another_command_ended_and_forgot_is_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert supervisor.sweep(str(tmp_path / "gone")) == 0
+    assert "the record of this server is gone; another command ended it" in capsys.readouterr().out
+    (tmp_path / supervisor.STATUS).write_text("{")
+    supervisor.sweep(str(tmp_path))
+    assert "no record of a server" in capsys.readouterr().out

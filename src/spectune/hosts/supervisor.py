@@ -1261,6 +1261,10 @@ def sweep(folder: str) -> int:
     """Ends the orphans of a folder whose supervisor is dead, and prints the proof."""
     try:
         status = json.loads(read_text(os.path.join(folder, STATUS)))
+    except FileNotFoundError:
+        return refuse(
+            f"{folder}: the record of this server is gone; another command ended it (`spectune down` does)"
+        )
     except (OSError, ValueError) as error:
         return refuse(f"{folder}: no record of a server: {error}")
     if is_supervised(status) and status["state"] != "ended":
