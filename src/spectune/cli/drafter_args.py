@@ -24,7 +24,8 @@ def _add_train(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = sub.add_parser(
         "train",
         help="train an EAGLE-3 draft",
-        epilog="Several devices: torchrun --nproc-per-node N -m spectune drafter train ...",
+        epilog="Several devices: torchrun --nproc-per-node N -m spectune drafter train ..., with --nnodes on "
+        "each of several nodes that share --out and --cache.",
     )
     parser.add_argument(
         "--target", required=True, metavar="FOLDER", help="the model to draft for, for transformers"
