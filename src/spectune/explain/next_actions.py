@@ -178,9 +178,11 @@ def _changes(what_if: Sequence[WhatIf], best: MeasuredRow, error: ModelError | N
         trusted = error is None or gain > error.median_abs_frac
         likely = speed.value > limit and trusted
         word = "predicted to be faster" if likely else "may be faster, and is worth one launch"
-        if trusted:
-            word += f" ({_chance_above(speed, limit):.0%} chance to beat {best.name} by {_MARGIN:.0%})"
-        elif error is not None:
+        sd = log_sd_of(speed, reach=_REACH_OF_90)
+        if trusted and sd is not None:
+            chance = LogEstimate(speed.value, sd).chance_above(limit)
+            word += f" ({chance:.0%} chance to beat {best.name} by {_MARGIN:.0%})"
+        elif not trusted and error is not None:
             word += f" (predictions here were off by {error.median_abs_frac:.0%} in the median of {error.n})"
         yield _Idea(
             "change-flag" if likely else "measure",
@@ -190,11 +192,6 @@ def _changes(what_if: Sequence[WhatIf], best: MeasuredRow, error: ModelError | N
             gain if likely else min(0.01, max(0.001, reach / best.tok_per_s - 1) / 10),
             unmeasured=True,
         )
-
-
-def _chance_above(speed: Interval, limit: float) -> float:
-    sd = log_sd_of(speed, reach=_REACH_OF_90)
-    return LogEstimate(speed.value, sd or 0.0).chance_above(limit)
 
 
 def _drafters(
