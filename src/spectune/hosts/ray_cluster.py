@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -232,6 +233,17 @@ def _node_facts() -> dict[str, Any]:
     return {"host": supervisor.host_facts({"gpus": True}), "digest": source_digest()}
 
 
+def _init(ray: Any, where: str) -> None:
+    with _own_signal_handlers():
+        ray.init(
+            address=where,
+            log_to_driver=False,
+            configure_logging=False,
+            logging_level=logging.ERROR,
+            namespace="spectune",
+        )
+
+
 def _connect(address: str) -> Any:
     try:
         import ray
@@ -252,14 +264,12 @@ def _connect(address: str) -> Any:
     if silent is not None:
         raise EnvironmentFailed(f"host {address}: no Ray cluster: {silent}\n{hint}")
     try:
-        with _own_signal_handlers():
-            ray.init(
-                address=where,
-                log_to_driver=False,
-                configure_logging=False,
-                logging_level=logging.ERROR,
-                namespace="spectune",
-            )
+        try:
+            _init(ray, where)
+        except ConnectionAbortedError:
+            # Ray's head looks through all processes as it lets a client in, and fails if one ends meanwhile.
+            time.sleep(1.0)
+            _init(ray, where)
     except Exception as error:
         raise EnvironmentFailed(f"host {address}: no Ray cluster: {first_lines(error)}\n{hint}") from error
     return ray
