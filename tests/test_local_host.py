@@ -19,7 +19,7 @@ import pytest
 from spectune.errors import EnvironmentFailed, HostUnreachable, TeardownUnproven
 from spectune.hosts import supervisor
 from spectune.hosts.host import Host, ServerSpec
-from spectune.hosts.local import local_host
+from spectune.hosts.local import LocalShell, local_host
 from spectune.hosts.supervised import SupervisedServer
 
 STUBBORN = """
@@ -439,3 +439,30 @@ def test_a_server_that_another_command_ended_and_forgot_is_said_to_be(
     (tmp_path / supervisor.STATUS).write_text("{")
     supervisor.sweep(str(tmp_path))
     assert "no record of a server" in capsys.readouterr().out
+
+
+class CutOnce(LocalShell):
+    """The way to the host is cut as a connection is opened, the first time."""
+
+    has_been_cut = False
+
+    async def open_channel(self, folder: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if not self.has_been_cut:
+            self.has_been_cut = True
+            raise HostUnreachable("cut")
+        return await super().open_channel(folder)
+
+
+def test_a_server_is_not_left_alone_when_the_way_is_cut_as_it_starts(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        shell = CutOnce(tmp_path / "home")
+        host = Host(shell)
+        server = await host.start(
+            ServerSpec(argv=python("import time; time.sleep(600)")), log_path=tmp_path / "server.log"
+        )
+        assert shell.has_been_cut
+        assert (await server.stop(grace_s=5)).no_child_left
+        await host.forget(server.server_id)
+        assert await host.servers() == []
+
+    asyncio.run(scenario())

@@ -29,7 +29,7 @@ question: none
 engine: {{name: fake, flags: {{{flags}}}}}
 target: fake-model
 arms: [{{name: draws, method: ngram, num_draft_tokens: 3}}]
-lease_s: 3
+lease_s: {lease_s}
 """
 MACHINE = Machine(hostname="m", os="linux", cpu="c", cores=2, memory_bytes=1, gpus=(), python="3.11")
 
@@ -61,10 +61,11 @@ class Made:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.owner = folder, str(folder / "data")
+        self.lease_s = 3
 
     def replica(self, flags: str = "", *, actor: str = "actor", job: str = "job") -> tuple[Replica, DeskHere]:
         path = self.folder / "study.yaml"
-        path.write_text(STUDY.format(flags=flags))
+        path.write_text(STUDY.format(flags=flags, lease_s=self.lease_s))
         spec, _, document = load_study_file(path, overrides=[])
         study = resolve_study(spec, document, path=path, machine=MACHINE)
         study = study.model_copy(update={"arms": study.arms[:1], "plan": ()})
@@ -157,7 +158,7 @@ def test_a_server_that_dies_is_started_again_and_no_prompt_is_lost(made: Made) -
     assert all(answer.conversation is not None and not answer.errors for answer in found)
     last = desk.end()
     assert last.num_server_starts == 2
-    assert any("server exited with code 9" in text for text in desk.messages())
+    until(lambda: any("server exited with code 9" in text for text in desk.messages()))
     assert made.servers() == []
 
 
@@ -186,7 +187,8 @@ def test_a_replica_that_was_killed_takes_hold_of_its_server_and_of_no_other(
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from pathlib import Path\nfrom test_replica import Made, batch, answers\n"
-        f"replica, _ = Made(Path({str(tmp_path)!r})).replica()\nanswers(replica, batch(range(2)))\n"
+        f"made = Made(Path({str(tmp_path)!r}))\nmade.lease_s = 30\n"
+        "replica, _ = made.replica()\nanswers(replica, batch(range(2)))\n"
         "print('ready', flush=True); input()\n"
     )
     with subprocess.Popen(
@@ -196,12 +198,13 @@ def test_a_replica_that_was_killed_takes_hold_of_its_server_and_of_no_other(
         assert before.stdout.readline() == "ready\n"
         server = {p.pid for p in made.servers()} - {before.pid}
         before.kill()
+    made.lease_s = 30
     again, desk = made.replica()
     answers(again, batch(range(2)))
-    assert any("taking hold of the server" in text for text in desk.messages())
+    until(lambda: any("taking hold of the server" in text for text in desk.messages()))
     assert {p.pid for p in made.servers()} == server
     _, later_desk = made.replica(actor="another", job="later-run")
-    assert any("stopping a server that an earlier run left" in text for text in later_desk.messages())
+    until(lambda: any("stopping a server that an earlier run left" in text for text in later_desk.messages()))
     assert server.isdisjoint({p.pid for p in made.servers()})
     assert later_desk.end().fault is None
     desk.end()

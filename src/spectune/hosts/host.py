@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import tempfile
 import uuid
@@ -13,10 +14,12 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from spectune.domain.trial import StopProof
-from spectune.errors import EnvironmentFailed
+from spectune.errors import EnvironmentFailed, HostUnreachable, NodeLost
 from spectune.hosts.channel import Channel
 from spectune.hosts.facts import Ended, HostFacts, ServerStatus, read_host_facts, read_server_status
 from spectune.hosts.supervised import SupervisedServer, stop_proof
+
+_CONNECT_AGAIN_AFTER_S = (0.2, 1.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,23 @@ class Host:
             await self.forget(server_id)
             raise EnvironmentFailed(f"cannot start {spec.argv[0]!r}: {status['error']}")
         server = SupervisedServer(self, server_id, status, log_path=log_path, log_start=log_start)
-        await server.connect()
+        await self._connect(server)
         return server
+
+    async def _connect(self, server: SupervisedServer) -> None:
+        """To a server that was just started: it is not left to its lease because the way there was cut meanwhile."""
+        for wait_s in (*_CONNECT_AGAIN_AFTER_S, None):
+            try:
+                await server.connect()
+                return
+            except NodeLost:
+                raise
+            except HostUnreachable:
+                if wait_s is None:
+                    raise
+                await asyncio.sleep(wait_s)
+                with contextlib.suppress(HostUnreachable):
+                    await self.reconnect()
 
     async def attach(self, server_id: str, *, log_path: Path | None = None) -> SupervisedServer:
         """Takes hold of a running server; its log is followed to ``log_path``, or read where it lies."""
