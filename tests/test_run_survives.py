@@ -177,7 +177,7 @@ def test_a_run_that_slept_past_its_lease_repeats_the_trial(study: Study) -> None
 
 
 def test_the_best_arm_is_soaked_and_a_crash_there_is_a_result(study: Study) -> None:
-    study.write(speed=400, more="soak_s: 1.5")
+    study.write(speed=100, more="soak_s: 1.5")
     study.finish()
     soak = study.trials()[-1]
     assert (soak["arm"]["name"], soak["status"]) == ("good", "complete")
@@ -191,7 +191,7 @@ def test_the_best_arm_is_soaked_and_a_crash_there_is_a_result(study: Study) -> N
 
 def test_a_server_that_crashes_under_a_long_load_is_not_recommended(study: Study) -> None:
     # 1 probe, 1 warm-up and 4 measured requests are answered; the 20th is not.
-    study.write(speed=400, more="soak_s: 20")
+    study.write(speed=100, more="soak_s: 20")
     text = (study.folder / "study.yaml").read_text(encoding="utf-8")
     text = text.replace('accept: "0.8"', 'accept: "0.8", die-at-request: 20')
     (study.folder / "study.yaml").write_text(text, encoding="utf-8")
