@@ -343,7 +343,7 @@ def test_a_cache_that_does_not_fit_the_disk_is_refused_before_the_target_runs(
 
     monkeypatch.setattr(features, "_FREE_BYTES_LEFT", 10**18)
     with pytest.raises(
-        EnvironmentFailed, match=r"needs [1-9][0-9.]* kB more, .*, and .* GB are;.*on-the-fly"
+        EnvironmentFailed, match=r"needs [1-9][0-9.]* kB more, .*, and .* [kMGT]B are;.*on-the-fly"
     ):
         train(OPTIONS, out=tmp_path / "run", cadence=cadence(), **inputs)
     assert not list((tmp_path / "run" / "features").glob("*.safetensors"))

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from ray_cluster_fixture import RayNodes, free_port, ray_nodes
-from test_ray_host import FAST, SLOW, Driver, until
+from test_ray_host import FAST, SLOW, SLOWER, Driver, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 pytest.importorskip("ray", reason="needs Ray: make test-ray")
@@ -96,7 +96,7 @@ def test_a_server_over_two_nodes_is_measured_and_recorded_rank_by_rank(
 
 
 def test_a_killed_rank_ends_its_trial_at_once_and_no_other(driver: Driver, cluster: RayNodes) -> None:
-    driver.study(SLOW + TWO)
+    driver.study(SLOWER + TWO)
     process = driver.start()
     until(lambda: measured_on(driver, "a+b") and "1" in ranks_alive(cluster))
     ranks_alive(cluster)["1"].kill()
@@ -122,7 +122,7 @@ def test_nodes_killed_under_either_rank_cost_nothing_but_time(driver: Driver, cl
     for name in ("w", "x", "y", "z"):
         cluster.add(name, resources={"spare": 1})
     cluster.wait()
-    driver.study(SLOW + "ray: {nodes: 2, cpus: 1, resources: {spare: 1}}\n")
+    driver.study(SLOWER + "ray: {nodes: 2, cpus: 1, resources: {spare: 1}}\n")
     process = driver.start()
     until(lambda: measured_on(driver, "w+x") and measured_on(driver, "y+z"))
     cluster.kill("x")
