@@ -97,7 +97,7 @@ install-ray: $(RAY_STAMP)
 
 test-ray: install-ray
 	@echo "== tests on Ray clusters of several nodes"
-	$(RAY_BIN)/python -m pytest -m ray
+	$(RAY_BIN)/python -m pytest -m "ray and not engine"
 
 check: install
 	$(BIN)/ruff check .
@@ -126,10 +126,11 @@ engines: install
 	$(BIN)/python -c 'from spectune.embedded import models; models.fetch_embedded_target(models.data_home())'
 	$(PYTHON) tools/engines/install.py models
 
-test-engines: install install-drafter
+test-engines: install install-drafter install-ray
 	@echo "== tests against real vLLM and SGLang"
-	$(BIN)/python -m pytest -m "engine and not drafter"
+	$(BIN)/python -m pytest -m "engine and not drafter and not ray"
 	$(DRAFTER_BIN)/python -m pytest -m "engine and drafter"
+	$(RAY_BIN)/python -m pytest -m "engine and ray"
 
 clean:
 	rm -rf $(VENV) $(DRAFTER_VENV) $(STORES_VENV) $(RAY_VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache
