@@ -28,6 +28,7 @@ SAID = {
 """What the scripted server does not tell these tools."""
 MATRIX = "specforge/results_20261130_105923.jsonl"
 REPORT = "specforge/benchmark_20261130_105915.json"
+CLIENT = "specforge/client-eagle3.json"
 TOOLS = {
     "vllm-bench": ["vllm-bench/plain.json", "vllm-bench/eagle3.json"],
     "vllm-sweep": ["vllm-sweep/demo"],
@@ -299,10 +300,21 @@ class TestSpecforge:
         assert (knobs.method, knobs.drafter, knobs.num_draft_tokens) == ("eagle3", body["draft_model"], 3)
 
     def test_the_client_only_form(self) -> None:
-        loaded = imported("specforge/client.json", method="eagle3")
-        assert first(loaded, "client").acceptance_length.value == 2.31
+        body = json.loads((FILES / CLIENT).read_text())
+        loaded = imported(CLIENT, method="eagle3")
+        length = first(loaded, "client-eagle3").acceptance_length
+        assert length is not None and length.value == body["average_acceptance_length"] > 1
         assert loaded.study.baseline.name == "baseline"
-        assert "plain decoding: no file holds it" in " ".join(loaded.study.imported.missing)  # type: ignore[union-attr]
+        assert loaded.study.imported is not None
+        assert "plain decoding: no file holds it" in " ".join(loaded.study.imported.missing)
+
+    def test_the_clients_two_files_are_an_arm_and_its_baseline(self) -> None:
+        plain, drafted = (
+            json.loads((FILES / f"specforge/client-{name}.json").read_text()) for name in ("plain", "eagle3")
+        )
+        speedup = first(imported("specforge/client-plain.json", CLIENT), "client-eagle3").speedup
+        speed = "throughput_tokens_per_second"
+        assert speedup is not None and speedup.value == pytest.approx(drafted[speed] / plain[speed])
 
 
 class TestGuidellm:
@@ -428,7 +440,7 @@ class TestUntrusted:
 
     def test_files_of_two_tools_are_refused(self) -> None:
         with pytest.raises(BadInput, match="is of sglang-bench-speculative, but"):
-            imported("specforge/client.json", "sglang-bench-speculative/output.jsonl")
+            imported(CLIENT, "sglang-bench-speculative/output.jsonl")
 
     def test_a_huge_file_is_not_read(self, tmp_path: Path) -> None:
         file = tmp_path / "x.json"
@@ -465,7 +477,7 @@ class TestUntrusted:
 
     def test_an_existing_folder_is_left_alone(self, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text("x")
-        file = str(FILES / "specforge/client.json")
+        file = str(FILES / CLIENT)
         assert main(["import", file, "--dir", str(tmp_path)]) == 2
         assert [p.name for p in tmp_path.iterdir()] == ["mine"]
 
@@ -499,7 +511,7 @@ def test_an_imported_study_is_read_back_from_disk(tmp_path: Path) -> None:
 
 
 def test_a_name_may_be_given_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = FILES / "specforge/client.json"
+    file = FILES / CLIENT
     assert main(["import", f"mine={file}", "--dir", str(tmp_path / "s"), "--json"]) == 0
     assert "mine" in json.loads(capsys.readouterr().out)["arms"]
 
