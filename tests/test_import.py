@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from spectune.cli.main import main
 from spectune.errors import BadInput
@@ -36,7 +37,7 @@ TOOLS = {
     "sglang-bench-speculative": ["sglang-bench-speculative/output.jsonl"],
     "specforge": [MATRIX],
     "guidellm": ["guidellm/plain.json", "guidellm/eagle3.json"],
-    "inferencex": ["inferencex/some_model_eagle3.yaml"],
+    "inferencex": ["inferencex/kimik2.5_eagle3.yaml"],
 }
 
 
@@ -366,6 +367,19 @@ class TestGuidellm:
 
 
 class TestInferencex:
+    def test_every_length_of_a_published_file_is_an_arm(self) -> None:
+        name = "inferencex/kimik2.5_eagle3.yaml"
+        published = {
+            f"{mode} k{k}": length
+            for mode, curve in yaml.safe_load((FILES / name).read_text())["kimi-k2.5-nvfp4"].items()
+            for k, length in curve.items()
+        }
+        loaded = imported(name)
+        lengths = {a.name: first(loaded, a.name).acceptance_length for a in loaded.summary.arms if a.loads}
+        assert {name: length and length.value for name, length in lengths.items()} == published
+        assert len(published) == 16
+        assert {a.arm.knobs.method for a in loaded.summary.arms if a.loads} == {"eagle3"}
+
     def test_curves_are_arms_with_acceptance_alone(self) -> None:
         loaded = imported("inferencex/some_model_eagle3.yaml")
         found = {a.name: a for a in loaded.summary.arms if a.loads}
