@@ -1,6 +1,7 @@
 """``drafter inspect``: what a draft is, from its headers, and what each engine makes of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import drafter_tiny as tiny
@@ -11,7 +12,7 @@ from healthy.models import write_gguf
 from spectune.checkpoints import finite
 from spectune.checkpoints.read import read_checkpoint
 from spectune.cli.drafter_inspect import inspection_lines
-from spectune.drafter.inspect import Inspection, inspect_draft
+from spectune.drafter.inspect import Inspection, inspect_draft, inspect_facts
 from spectune.errors import BadInput
 
 
@@ -129,6 +130,21 @@ def test_a_shard_cut_short_is_a_fault_that_every_engine_stumbles_over(draft: Pat
     found = inspect_draft(str(draft), target=str(target))
     assert found.faults and "cut short" in found.faults[0]
     assert view(found, "vllm", "eagle3").verdict == "fails"
+
+
+def test_a_folder_without_weights_fits_no_engine(draft: Path, target: Path) -> None:
+    (draft / "model.safetensors").unlink()
+    found = inspect_draft(str(draft), target=str(target))
+    own = [v for v in found.engines if v.own_method]
+    assert [v.verdict for v in own] == ["fails", "fails", "other-form"]
+    assert "no weight files beside config.json" in "\n".join(inspection_lines(found))
+
+
+def test_weights_that_were_not_read_fit_no_engine_yet(draft: Path, target: Path) -> None:
+    facts = replace(read_checkpoint(str(draft)), kind="hub", tensors=None, tensors_complete=False)
+    found = inspect_facts(facts, target=read_checkpoint(str(target)), versions={})
+    assert view(found, "vllm", "eagle3").verdict == "unknown"
+    assert "vLLM with eagle3: not judged, its weights were not read" in inspection_lines(found)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ _SHOWN = 12
 
 
 def inspect_command(args: argparse.Namespace) -> int:
-    """1 if no engine can serve the draft with its own method."""
+    """1 unless an engine can serve the draft with its own method, as far as its files say."""
     versions = {engine: getattr(args, f"{engine}_version") for engine in NAMES}
     found = inspect_draft(args.path, target=args.target, versions=versions)
     if args.json:
@@ -107,6 +107,7 @@ def _view(view: EngineView) -> list[str]:
         "fits": "fits",
         "doubts": "starts, with doubts",
         "fails": "does not work",
+        "unknown": "not judged, its weights were not read",
         "other-form": "cannot load this form",
     }
     version = f" {view.version}" if view.version else ""

@@ -131,6 +131,10 @@ def read_draft_config(folder: Path, *, target: CheckpointFacts) -> DraftConfig:
         raise BadInput(f"{folder}: {pickles[0]}; convert the weights to safetensors")
     if facts.faults:
         raise BadInput(f"{folder}: {facts.faults[0]}")
+    if facts.tensors is None:
+        raise BadInput(
+            f"{folder}: no weights in it; give a draft's folder with config.json and model.safetensors"
+        )
     check_config(facts)
     if facts.format != "plain":
         raise BadInput(

@@ -18,7 +18,7 @@ from spectune.preflight.situation import EngineVersion
 
 ENGINES = ("sglang", "vllm", "llamacpp")
 NAMES = {"sglang": "SGLang", "vllm": "vLLM", "llamacpp": "llama.cpp"}
-Verdict = Literal["fits", "doubts", "fails", "other-form"]
+Verdict = Literal["fits", "doubts", "fails", "unknown", "other-form"]
 
 _K = 3
 _WORDS: dict[str, dict[str, str]] = {
@@ -47,7 +47,10 @@ _OFTEN_CONFUSED = {"eagle3": ("eagle",), "eagle": ("eagle3",), "standalone": ("e
 
 
 class EngineView(Record):
-    """One engine and one method. ``other-form``: it cannot load this kind of file at all."""
+    """One engine and one method.
+
+    ``unknown``: the draft's weights were not read; ``other-form``: it cannot load this kind of file at all.
+    """
 
     engine: str
     version: str | None
@@ -117,6 +120,8 @@ def engine_view(
     verdict: Verdict = "fits"
     if "error" in severities:
         verdict = "fails"
+    elif draft.tensors is None:
+        verdict = "unknown"
     elif "warning" in severities:
         verdict = "doubts"
     told = {"verdict": verdict, "findings": judgement.findings, "not_checked": judgement.not_checked}

@@ -101,6 +101,8 @@ def inspect_draft(
         against = read_checkpoint(target)
         if against.kind == "absent":
             raise BadInput(f"--target {_absent(against)}; give a folder, a GGUF file or a hub id")
+    if draft.kind == "folder" and draft.tensors is None and not draft.faults:
+        draft = replace(draft, faults=("no weight files beside config.json",))
     scan = scan_weights(draft)
     draft = replace(
         draft,
