@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,14 @@ from spectune.errors import BadInput
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from drafter_training import own_rows, write_rows, write_tiny_target  # noqa: E402
+from drafter_training import (  # noqa: E402
+    draft_config,
+    own_rows,
+    random_draft,
+    write_draft,
+    write_rows,
+    write_tiny_target,
+)
 
 from spectune.cli.drafter import data_files, run_drafter, train_options  # noqa: E402
 from spectune.drafter.target import load_target  # noqa: E402
@@ -130,3 +138,25 @@ def test_drafter_alone_lists_its_commands(capsys: pytest.CaptureFixture[str]) ->
     assert run_drafter(parse()) == 2
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("inspect", "data", "train", "evaluate", "export", "forecast"))
+
+
+def test_an_evaluation_that_is_asked_to_end_leaves_no_rows_behind(
+    inputs: tuple[str, str], tmp_path: Path
+) -> None:
+    source, data = inputs
+    (tmp_path / "scratch").mkdir()
+    draft = write_draft(tmp_path / "draft", random_draft(draft_config(Path(source))))
+    command = [sys.executable, "-m", "spectune", "drafter", "evaluate", str(draft), "--target", source]
+    process = subprocess.Popen(
+        [*command, "--data", data, "--max-draft-tokens", "64"],
+        env={**os.environ, "TMPDIR": str(tmp_path / "scratch")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    line = next(line for line in process.stderr if "the target answers" in line)
+    assert any((tmp_path / "scratch").glob("spectune-rows-*/rows/tokens.i32")), line
+    process.terminate()
+    assert "ended by SIGTERM" in process.stderr.read()
+    assert process.wait(60) == 130
+    assert not any((tmp_path / "scratch").glob("spectune-rows-*"))

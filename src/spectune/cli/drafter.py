@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from spectune.cli.ending import cleaning_up
 from spectune.cli.output import say, show
 from spectune.drafter.extra import needed
 from spectune.drafter.out_folder import check_out
@@ -107,7 +108,7 @@ def _dry_run(args: argparse.Namespace, options: TrainOptions, data: Sequence[Pat
 
     target = read_checkpoint(args.target)
     config = config_for_target(target, layers=options.layers, draft_vocab_size=options.draft_vocab_size)
-    with tempfile.TemporaryDirectory() as scratch:
+    with cleaning_up(), tempfile.TemporaryDirectory(prefix="spectune-rows-") as scratch:
         rows = prepare_rows(
             data, Path(scratch) / "rows", max_length=options.max_length, vocab_size=config.vocab_size
         ).with_train_rows(options.num_train_rows, seed=options.seed)
@@ -246,7 +247,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
     target = read_checkpoint(args.target)
     if target.vocab_size is None:
         raise unsaid(target, "vocab_size")
-    with tempfile.TemporaryDirectory() as scratch:
+    with cleaning_up(), tempfile.TemporaryDirectory(prefix="spectune-rows-") as scratch:
         rows = prepare_rows(
             data_files(args.data),
             Path(scratch) / "rows",

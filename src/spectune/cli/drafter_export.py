@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from spectune.cli.ending import cleaning_up
 from spectune.cli.output import show
 from spectune.domain.sizes import in_bytes
 from spectune.drafter.engine_view import NAMES
@@ -21,20 +22,20 @@ def export_command(args: argparse.Namespace) -> int:
     if gguf is None and args.target.endswith(".gguf"):
         gguf = Path(args.target)
     check_out("--out", Path(args.out))
-    report = export_draft(
-        ExportRequest(
-            draft=args.path,
-            out=Path(args.out),
-            target=args.target,
-            target_gguf=gguf,
-            forms=forms,
-            gguf_type=args.gguf_type.upper(),
-            layers=_layers(args.layers),
-            verifier_name=args.verifier_name,
-            num_draft_tokens=args.num_draft_tokens,
-            force=args.force,
-        )
+    request = ExportRequest(
+        draft=args.path,
+        out=Path(args.out),
+        target=args.target,
+        target_gguf=gguf,
+        forms=forms,
+        gguf_type=args.gguf_type.upper(),
+        layers=_layers(args.layers),
+        verifier_name=args.verifier_name,
+        num_draft_tokens=args.num_draft_tokens,
+        force=args.force,
     )
+    with cleaning_up():
+        report = export_draft(request)
     if args.json:
         sys.stdout.write(report.model_dump_json(indent=1) + "\n")
     else:
