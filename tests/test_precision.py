@@ -166,12 +166,13 @@ class TestNoiseFloor:
         assert 0.012 < noise.prompt < 0.017  # two launches' prompts: 1 % times the root of 2
 
     def test_it_is_stated_as_what_can_be_told_apart(self) -> None:
-        of = planned(precision=None)
-        trials = simulate(of, launch_sd=0.02)
-        found = summarize_noise(of, trials)
-        assert found is not None
-        assert f"{100 * found.detectable_frac:.2g} % apart with these 12 prompts" in found.sentence
-        assert summarize(of, trials).noise == found
+        for level in (0.95, 0.99):
+            of = planned(precision=None).model_copy(update={"level": level})
+            trials = simulate(of, launch_sd=0.02)
+            found = summarize_noise(of, trials)
+            assert found is not None
+            assert f"{100 * found.detectable_frac:.2g} % apart with these 12 prompts" in found.sentence
+            assert summarize(of, trials).noise == found
 
     def test_launches_that_arms_shared_differ_once(self) -> None:
         other = FAST.model_copy(update={"name": "other", "request": {"n": 2}})

@@ -104,9 +104,9 @@ def detectable_ratio(
     return ratio_of(_factor(level, power, _degrees(noise, launches, prompts)) * error)
 
 
-def describe_noise(noise: Noise, *, launches: int, prompts: int) -> str:
+def describe_noise(noise: Noise, *, launches: int, prompts: int, level: float = 0.95) -> str:
     """One sentence for the report."""
-    ratio = detectable_ratio(noise, launches=launches, prompts=prompts)
+    ratio = detectable_ratio(noise, launches=launches, prompts=prompts, level=level)
     return (
         f"this machine can tell {_apart(ratio)} apart with these {prompts} prompts and {launches} "
         f"launch{'es' if launches != 1 else ''} per arm (launches alone differ by {noise.launch:.1%}, "

@@ -46,5 +46,5 @@ def summarize_noise(study: Study, trials: Sequence[Trial]) -> NoiseSummary | Non
         detectable_frac=detectable_ratio(noise, launches=launches, prompts=prompts, level=study.level) - 1,
         num_launches=launches,
         num_prompts=prompts,
-        sentence=describe_noise(noise, launches=launches, prompts=prompts),
+        sentence=describe_noise(noise, launches=launches, prompts=prompts, level=study.level),
     )
