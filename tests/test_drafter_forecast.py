@@ -299,6 +299,11 @@ def test_speed_comes_from_explain(tmp_path: Path, capsys) -> None:
     ] == pytest.approx(1.8)
     other = forecast_cli(capsys, *typed, "--explain", str(path), "--arm", "k6")
     assert other["needed"][0]["acceptance_length"] == pytest.approx(3.0)
+    path.write_text(
+        json.dumps({"first_concurrency": 8, "baseline_tok_per_s": {"1": 50.0, "8": 90.0}, "rows": rows})
+    )
+    at_eight = forecast_cli(capsys, *typed, "--explain", str(path))
+    assert at_eight["needed"][0]["acceptance_length"] == pytest.approx(45.0)
     with pytest.raises(BadInput, match="no arm 'k9' with a step cost; it has k3, k6, ngram"):
         forecast_cli(capsys, *typed, "--explain", str(path), "--arm", "k9")
 

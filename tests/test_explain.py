@@ -10,7 +10,7 @@ from statistics import NormalDist
 import pytest
 from report_realistic import realistic
 from report_studies import BASELINE as PLAIN_LLAMA
-from report_studies import counts, speculative, trial
+from report_studies import FAST, counts, load_result, request, speculative, trial
 from report_studies import study as small_study
 from rich.console import Console
 
@@ -19,6 +19,8 @@ from spectune.domain.arm import Arm, Knobs, baseline_arm
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.prediction_shape import known_depth, shape_of
+from spectune.domain.trial import Trial
+from spectune.domain.workload import LoadPoint
 from spectune.errors import BadInput, StudyFileError
 from spectune.explain.explanation import explain
 from spectune.explain.measured import MeasuredRow, Prediction
@@ -26,6 +28,7 @@ from spectune.explain.records import ExplainedRow, Explanation, WhatIf
 from spectune.explain.table import read_table
 from spectune.explain.terminal import explanation_view
 from spectune.report.explained import measured_rows
+from spectune.report.html import render_html
 from spectune.report.markdown_why import markdown_why
 from spectune.report.summary import summarize
 
@@ -679,6 +682,31 @@ class TestStudy:
         assert known_depth(arm) == depth
         limited = arm.model_copy(update={"request": {"speculative.n_max": 2}})
         assert known_depth(limited) == 2
+
+    @pytest.mark.parametrize("order", [(1, 4), (4, 1)])
+    def test_the_answer_and_its_explanation_are_about_the_same_load(self, order: tuple[int, int]) -> None:
+        points = tuple(LoadPoint.closed(c) for c in order)
+        of = small_study(FAST, num_prompts=4, loads=points)
+        speeds = {1: (100.0, 150.0), 4: (60.0, 50.0)}
+
+        def measured(arm: Arm, number: int, which: int) -> Trial:
+            kept = counts(40, 60) if which else None
+            results = tuple(
+                load_result(
+                    [request(p, speeds[c][which], acceptance=kept) for p in of.workload.prompts],
+                    LoadPoint.closed(c),
+                )
+                for c in order
+            )
+            return trial(of, arm, number, loads=results)
+
+        summary = summarize(of, [measured(PLAIN_LLAMA, 1, 0), measured(FAST, 2, 1)])
+        found = summary.explanation
+        assert found is not None
+        assert summary.arm(FAST.arm_id).first.load.concurrency == found.first_concurrency == order[0]
+        assert f"tok/s at c={order[0]}" in found.headline
+        assert found.next[0].kind == ("change-flag" if order[0] == 1 else "switch-off")
+        assert f"at c={order[0]}, and what of it" in render_html(summary)
 
     def test_a_realistic_study_is_explained(self) -> None:
         study, trials = realistic()

@@ -221,7 +221,7 @@ def _speed(args: argparse.Namespace, depth: int | None) -> SpeedFacts | None:
 
 
 def _from_explain(path: Path, arm: str | None, depth: int | None) -> SpeedFacts:
-    """The named arm, or the fastest with a drafter (n-grams have none to train), at the lowest concurrency.
+    """The named arm, or the fastest with a drafter (n-grams have none to train), at the load of the answer.
 
     Of those that draft ``depth`` tokens, where that is known: a step of another number has another cost.
     """
@@ -240,16 +240,18 @@ def _from_explain(path: Path, arm: str | None, depth: int | None) -> SpeedFacts:
             problem = "no arm with a drafter and a step cost"
         raise BadInput(f"{path}: {problem}; give the output of `spectune explain --json`")
     usable = _of_depth(path, usable, depth)
-    lowest = min(as_int(row.get("concurrency")) or 1 for row in usable)
-    here = [row for row in usable if (as_int(row.get("concurrency")) or 1) == lowest]
+    measured = {as_int(row.get("concurrency")) or 1 for row in usable}
+    first = as_int(body.get("first_concurrency"))
+    first = min(measured) if first not in measured else first
+    here = [row for row in usable if (as_int(row.get("concurrency")) or 1) == first]
     speeds = [(speed, row) for row in here if (speed := _float(row.get("e2e_tok_per_s"))) is not None]
     if not speeds:
         raise BadInput(f"{path}: no arm with a speed; give the output of `spectune explain --json`")
     best = max(speeds, key=lambda pair: pair[0])[1]
-    baseline = _float(as_dict(body.get("baseline_tok_per_s")).get(str(lowest)))
+    baseline = _float(as_dict(body.get("baseline_tok_per_s")).get(str(first)))
     step = _float(best.get("step_cost_s"))
     if baseline is None or baseline <= 0 or step is None:
-        raise BadInput(f"{path}: no baseline speed at concurrency {lowest}")
+        raise BadInput(f"{path}: no baseline speed at concurrency {first}")
     return SpeedFacts(baseline, step)
 
 

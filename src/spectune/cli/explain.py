@@ -40,9 +40,9 @@ def _with_training(found: Explanation, points: tuple[DataPoint, ...]) -> Explana
     from spectune.drafter.forecast import make_forecast  # numpy: only for those who ask
     from spectune.drafter.forecast_records import ForecastRequest, SpeedFacts
 
-    lowest = min(row.concurrency for row in found.rows)
+    first = found.first_concurrency
     drafting = [
-        r for r in found.rows if r.concurrency == lowest and r.has_drafter and r.step_cost_s is not None
+        r for r in found.rows if r.concurrency == first and r.has_drafter and r.step_cost_s is not None
     ]
     if not drafting:
         raise BadInput(
@@ -54,7 +54,7 @@ def _with_training(found: Explanation, points: tuple[DataPoint, ...]) -> Explana
     depth = None
     if row.perfect_acceptance_tok_per_s is not None and row.loss_shares is not None:
         depth = max(1, round(row.perfect_acceptance_tok_per_s * row.step_cost_s) - 1)
-    speed = SpeedFacts(found.baseline_tok_per_s[str(lowest)], row.step_cost_s)
+    speed = SpeedFacts(found.baseline_tok_per_s[str(first)], row.step_cost_s)
     report = make_forecast(ForecastRequest(points=points, depth=depth, speed=speed))
     lines = tuple(line for line in forecast_lines(report) if not line.startswith(("form ", "assumed: ")))
     actions = tuple(

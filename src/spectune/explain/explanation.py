@@ -37,6 +37,7 @@ def explain(
     winner_id: str | None = None,
     winning_command: str | None = None,
     machine_ceiling_tok_per_s: float | None = None,
+    first_concurrency: int | None = None,
     margin: float = 0.02,
 ) -> Explanation:
     """Needs a baseline row; ``predictions`` were written before each launch.
@@ -44,10 +45,14 @@ def explain(
     ``imposed``: arms whose acceptance was imposed. What their steps cost goes
     into the model; they are no rows, since their speed is no result. ``tried``: arms that failed or were stopped early.
     ``winner_id``: the arm that is shown to be best, whose command ``winning_command`` is; the fastest need not be it.
+    ``first_concurrency``: the one that the answer is about; else the lowest.
     """
     model = SpeedModel([*(row.observation for row in rows), *imposed])
     explained = tuple(explain_row(row, model, machine_ceiling=machine_ceiling_tok_per_s) for row in rows)
-    first = min(row.concurrency for row in rows)
+    measured = {row.concurrency for row in rows}
+    first = min(measured)
+    if first_concurrency is not None and first_concurrency in measured:
+        first = first_concurrency
     anchor = _anchor(rows, first)
     table = () if anchor is None else what_if_table(rows, model, anchor, tried=tried)
     costs = imposed_costs(imposed, model)
@@ -59,18 +64,20 @@ def explain(
         explained,
         table,
         model,
+        concurrency=first,
         anchor=anchor,
         plan=plan,
         error=_error(predictions),
         winner_id=winner_id,
         winning_command=winning_command,
     )
-    plain = {c: model.baseline_tok_per_s(c) for c in sorted({row.concurrency for row in rows})}
+    plain = {c: model.baseline_tok_per_s(c) for c in sorted(measured)}
     winner = next((row for row in rows if id_of(row.arm) == winner_id), None)
     return Explanation(
         headline=_headline(
             best, _shown(rows, first, winner_id) or anchor, explained, costs, winner_id, margin
         ),
+        first_concurrency=first,
         baseline_tok_per_s={str(c): speed for c, speed in plain.items() if speed is not None},
         best_arm=id_of(best.arm),
         rows=explained,

@@ -39,6 +39,7 @@ def next_actions(
     what_if: Sequence[WhatIf],
     model: SpeedModel,
     *,
+    concurrency: int,
     anchor: MeasuredRow | None,
     plan: Schedule | None,
     error: ModelError | None = None,
@@ -46,7 +47,6 @@ def next_actions(
     winning_command: str | None = None,
 ) -> tuple[NextAction, ...]:
     """The most promising first. ``winner_id``: the arm shown to be best, whose command it is; else the fastest."""
-    concurrency = min(row.concurrency for row in rows)
     best = best_row(rows, concurrency)
     shown = next((r for r in rows if r.concurrency == concurrency and id_of(r.arm) == winner_id), best)
     ideas = [*_winner(best, shown, rows, concurrency, winning_command)]

@@ -181,6 +181,8 @@ class Explanation(Record):
 
     schema_version: int = EXPLAIN_SCHEMA_VERSION
     headline: str
+    first_concurrency: int
+    """The one that the headline, the winner and what to do next are about."""
     baseline_tok_per_s: dict[str, float]
     """By concurrency."""
     best_arm: str

@@ -44,6 +44,7 @@ def explain_study(
         winner_id=best_arm_id,
         winning_command=_winning_command(launches, best_arm_id),
         machine_ceiling_tok_per_s=machine_ceiling_tok_per_s,
+        first_concurrency=study.workload.loads[0].concurrency,
         margin=study.margin,
         assumptions=(_PAIRED,),
     )

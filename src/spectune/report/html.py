@@ -124,7 +124,7 @@ def _why(summary: StudySummary) -> Why | None:
     found = summary.explanation
     if found is None:
         return None
-    first = min(row.concurrency for row in found.rows)
+    first = found.first_concurrency
     known = [r for r in found.rows if r.concurrency == first and r.parts and not r.is_baseline]
     known.sort(key=lambda row: -row.e2e_tok_per_s)
     return Why(found, first, known[0] if known else None, tuple(known[:MAX_STEPS]))

@@ -30,7 +30,7 @@ def markdown_why(explanation: Explanation | None) -> list[str]:
 
 
 def _steps(explanation: Explanation) -> list[str]:
-    first = min(row.concurrency for row in explanation.rows)
+    first = explanation.first_concurrency
     known = [r for r in explanation.rows if r.concurrency == first and r.parts and not r.is_baseline]
     known.sort(key=lambda row: -row.e2e_tok_per_s)
     if not known:

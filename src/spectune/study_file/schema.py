@@ -253,7 +253,9 @@ class WorkloadSpec(_Spec):
     extra_body: dict[str, Any] = Field(default_factory=dict, description="Merged into every request body.")
     concurrency: Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], BeforeValidator(_as_list)] = (
         Field(
-            default=(), description="Closed loop: requests kept in flight; a list measures each. Default 1."
+            default=(),
+            description="Closed loop: requests kept in flight; a list measures each, and the answer is about the "
+            "first. Default 1.",
         )
     )
     request_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_as_list)] = Field(
