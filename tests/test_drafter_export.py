@@ -80,6 +80,14 @@ def test_sglang_gets_outputs_of_layers_and_vllm_inputs(draft: Path, target: Path
     assert sglang["architectures"] == vllm["architectures"] == ["LlamaForCausalLMEagle3"]
 
 
+def test_layers_other_than_the_drafts_own_are_told(draft: Path, target: Path, tmp_path: Path) -> None:
+    assert not export(draft, target, tmp_path / "first", "vllm", layers=(1, 2, 3)).notes
+    again = tmp_path / "first" / "vllm"
+    assert not export(again, target, tmp_path / "same", "sglang", layers=(1, 2, 3)).notes
+    (note,) = export(again, target, tmp_path / "other", "sglang", layers=LAYERS).notes
+    assert note == "layers [2, 6, 9]: as given; the draft itself says [1, 2, 3]"
+
+
 def test_a_deepseek_target_gets_inputs_under_sglang_which_adds_nothing_there(
     draft: Path, tmp_path: Path
 ) -> None:

@@ -69,8 +69,20 @@ def read_draft(folder: str, *, target: CheckpointFacts, layers: tuple[int, ...] 
         vocab_size=vocab,
         layers=inputs,
         norm_options={key: True for key in NORM_KEYS if facts.norm_options.get(key)},
-        notes=() if note is None or layers else (f"layers {list(inputs)}: {note}",),
+        notes=_notes(inputs, written, note, given=layers is not None),
     )
+
+
+def _notes(
+    inputs: tuple[int, ...], written: tuple[int, ...] | None, note: str | None, *, given: bool
+) -> tuple[str, ...]:
+    """Of its layers: where they are from, or that they are not those it says itself."""
+    if not given:
+        return () if note is None else (f"layers {list(inputs)}: {note}",)
+    says_none = written is None or (note or "").startswith("not written")
+    if says_none or inputs == written:
+        return ()
+    return (f"layers {list(inputs)}: as given; the draft itself says {list(written or ())}",)
 
 
 def _check(facts: CheckpointFacts, folder: str, target: CheckpointFacts) -> None:
