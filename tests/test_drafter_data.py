@@ -591,6 +591,35 @@ def tiny_target(tmp_path: Path) -> tuple[Path, object]:
     return tmp_path / "target", model
 
 
+def test_a_row_is_judged_at_the_temperature_of_its_own_prompt(
+    tiny_target: tuple[Path, object], tmp_path: Path
+) -> None:
+    import torch
+
+    from spectune.drafter.data.likelihood import check_likelihood
+
+    folder, model = tiny_target
+    sampling = DataSampling(max_tokens=12, temperatures=(0.0, 1.0))
+
+    def continuation(messages: list[dict[str, str]]) -> list[int]:
+        ids = torch.tensor([rendered(messages)])
+        for _ in range(
+            12
+        ):  # as likely as samples at 1.0 are, also where the prompt was to be answered greedily
+            logits = model(ids).logits[0, -1].float()  # type: ignore[operator]
+            chosen = torch.multinomial(torch.softmax(logits, dim=-1), 1)
+            ids = torch.cat([ids, chosen[None]], dim=1)
+        return ids[0, -12:].tolist()
+
+    script = Script(finish="length")
+    script.answer = lambda messages, seed: " ".join(map(str, continuation(messages)))
+    script.encode = lambda text: list(map(int, text.split()))
+    with torch.inference_mode(), vllm_like(script) as server:
+        run(server.url, request_for(tmp_path / "d", generate=24, sampling=sampling, concurrency=1))
+    found = check_likelihood(tmp_path / "d", target=str(folder), num_rows=24)
+    assert found.own_answers is False
+
+
 @pytest.mark.parametrize(("temperature", "own"), [(1.0, True), (0.0, True), (1.0, False), (0.0, False)])
 def test_own_answers_are_told_from_those_of_another_model(
     temperature: float, own: bool, tiny_target: tuple[Path, object], tmp_path: Path

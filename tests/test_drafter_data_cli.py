@@ -163,7 +163,11 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path) 
         (["--generate", "3"], "--url: give the address"),
         (
             ["--url", "http://127.0.0.1:9", "--generate", "3", "--temperature", "hot"],
-            "--temperature: numbers from 0",
+            "--temperature: 0 or numbers from 0.001",
+        ),
+        (
+            ["--url", "http://127.0.0.1:9", "--generate", "3", "--temperature", "0,1e-5"],
+            "--temperature: 0 or numbers from 0.001",
         ),
         (
             ["--url", "http://127.0.0.1:9", "--generate", "3", "--extra-body", "[1]"],

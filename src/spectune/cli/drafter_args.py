@@ -6,7 +6,7 @@ import argparse
 
 from spectune.cli.drafter_data_args import add_data_commands, folder_name, seed_number
 
-_LEAST_TEMPERATURE = 0.001
+LEAST_TEMPERATURE = 0.001
 
 
 def add_drafter(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -212,8 +212,8 @@ def _above_zero(text: str) -> float:
 def _temperature(text: str) -> float:
     """Below the least of them logits divided by it are no numbers any more, and 0 is meant."""
     value = _number(text)
-    if value != 0 and not _LEAST_TEMPERATURE <= value <= 100:
-        raise argparse.ArgumentTypeError(f"must be 0, or from {_LEAST_TEMPERATURE} to 100, got {text!r}")
+    if value != 0 and not LEAST_TEMPERATURE <= value <= 100:
+        raise argparse.ArgumentTypeError(f"must be 0, or from {LEAST_TEMPERATURE} to 100, got {text!r}")
     return value
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from spectune.api.blocking import run_interruptible
 from spectune.bench.prompts import CATEGORIES
+from spectune.cli.drafter_args import LEAST_TEMPERATURE
 from spectune.cli.output import say, show
 from spectune.drafter.data.chat_encoder import TokenizerEncoder
 from spectune.drafter.data.likelihood import Likelihood, check_likelihood
@@ -119,8 +120,11 @@ def data_request(args: argparse.Namespace) -> DataRequest:
         temperatures = tuple(float(part) for part in args.temperature.split(","))
     except ValueError:
         temperatures = ()
-    if not temperatures or not all(0 <= value <= 10 for value in temperatures):
-        raise BadInput(f"--temperature: numbers from 0 to 10, separated by commas, got {args.temperature!r}")
+    if not temperatures or not all(value == 0 or LEAST_TEMPERATURE <= value <= 10 for value in temperatures):
+        raise BadInput(
+            f"--temperature: 0 or numbers from {LEAST_TEMPERATURE} to 10, separated by commas, got "
+            f"{args.temperature!r}"
+        )
     if not 0 < args.top_p <= 1:
         raise BadInput(f"--top-p: above 0 and at most 1, got {args.top_p}")
     if not 0 < args.request_timeout < 1e6:

@@ -1,7 +1,7 @@
 """Are the answers the target's own? Its likelihood of them, against what its own samples would have (needs torch).
 
 At each position the target's distribution says what negative log-likelihood a
-token drawn from it, at the temperature of the data set, would have on average:
+token drawn from it, at the temperature of the row, would have on average:
 its entropy at temperature 1, that of its first choice when greedy. Own answers
 are near it, those of another model above: such data costs acceptance (SpecForge
 pull request 223 reports about 10 %).
@@ -18,6 +18,7 @@ from typing import Any
 from spectune.domain.record import Record
 from spectune.drafter.data.manifest import read_manifest
 from spectune.drafter.data.parts import whole_files
+from spectune.drafter.data.plan_records import DataSampling
 from spectune.drafter.extra import needed
 from spectune.errors import BadInput
 
@@ -48,6 +49,7 @@ class Likelihood(Record):
 class _Row:
     input_ids: Sequence[int]
     loss_mask: Sequence[int]
+    temperature: float
 
 
 def check_likelihood(out: Path, *, target: str, num_rows: int, max_tokens: int = 2048) -> Likelihood:
@@ -63,12 +65,10 @@ def check_likelihood(out: Path, *, target: str, num_rows: int, max_tokens: int =
     except (OSError, ValueError, KeyError, needed("safetensors").SafetensorError) as error:
         raise BadInput(f"--target {target}: {' '.join(str(error).split())[:300]}") from error
     model.eval()
-    # Where several took turns, the highest expects the least of the answers.
-    temperature = max(read_manifest(out).sampling.temperatures)
     sums = []
     with torch.inference_mode():
         for row in _spread(out, num_rows):
-            one = _of_row(torch, model, row, max_tokens=max_tokens, temperature=temperature)
+            one = _of_row(torch, model, row, max_tokens=max_tokens)
             if one is not None:
                 sums.append(one)
     if not sums:
@@ -88,15 +88,19 @@ def _spread(out: Path, num_rows: int) -> Iterator[_Row]:
         number += file.num_rows
         if not here:
             continue
-        columns = (
-            parquet.read_table(out / file.file, columns=["input_ids", "loss_mask"]).take(here).to_pylist()
-        )
-        yield from (_Row(row["input_ids"], row["loss_mask"]) for row in columns)
+        table = parquet.read_table(out / file.file, columns=["prompt_id", "seed", "input_ids", "loss_mask"])
+        for row in table.take(here).to_pylist():
+            temperature = _temperature_of(manifest.sampling, row["prompt_id"], row["seed"])
+            yield _Row(row["input_ids"], row["loss_mask"], temperature)
 
 
-def _of_row(
-    torch: Any, model: Any, row: _Row, *, max_tokens: int, temperature: float
-) -> tuple[int, float, float, int] | None:
+def _temperature_of(sampling: DataSampling, name: str, seed: int) -> float:
+    """Of a row, whose name is its prompt's, with its turn behind ``#`` where a conversation has several rows."""
+    prompt_id = name if sampling.seed_of(name) == seed else name.rpartition("#")[0]
+    return sampling.temperature_of(prompt_id)
+
+
+def _of_row(torch: Any, model: Any, row: _Row, *, max_tokens: int) -> tuple[int, float, float, int] | None:
     """Tokens, summed NLL, summed expectation of it, first choices."""
     ids = torch.tensor([list(row.input_ids[:max_tokens])], device=model.device)
     if int(ids.max()) >= model.config.get_text_config().vocab_size:
@@ -110,8 +114,8 @@ def _of_row(
     labels = ids[0, 1:][mask]
     log_probs = torch.log_softmax(logits, dim=-1)
     nll = -log_probs.gather(1, labels[:, None]).sum()
-    if temperature > 0:
-        drawn = torch.softmax(logits / temperature, dim=-1)
+    if row.temperature > 0:
+        drawn = torch.softmax(logits / row.temperature, dim=-1)
         expected = -(drawn * log_probs).sum()
     else:
         expected = -log_probs.amax(dim=-1).sum()
