@@ -242,6 +242,23 @@ def test_files_of_other_depths_give_the_most_drafted_tokens_that_all_have(tmp_pa
         forecast_cli(capsys, *files, "--num-draft-tokens", "3")
 
 
+def test_an_evaluated_length_has_the_error_of_its_t_interval(tmp_path: Path, capsys) -> None:
+    points = ((1_000, 1.05), (3_000, 1.2), (9_000, 1.3))
+    files, typed = [], []
+    for n, length in points:
+        # Of 8 prompts with a standard error of 0.04: t is 2.3646 with 7 degrees of freedom (tables).
+        ends = {"low": max(1.0, length - 2.3646 * 0.04), "high": length + 2.3646 * 0.04}
+        chain = {"num_draft_tokens": 3, "acceptance_length": {"value": length, **ends, "level": 0.95, "n": 8}}
+        (tmp_path / f"{n}.json").write_text(json.dumps({"chains": [chain]}))
+        files.append(f"{n}={tmp_path / f'{n}.json'}")
+        typed.append(f"--point={n}={length}+-0.04")
+    found = forecast_cli(capsys, *files)["forecasts"]
+    wanted = forecast_cli(capsys, *typed, "--num-draft-tokens", "3")["forecasts"]
+    for own, other in zip(found, wanted, strict=True):
+        for key in ("value", "low", "high"):
+            assert own["acceptance_length"][key] == pytest.approx(other["acceptance_length"][key], rel=1e-3)
+
+
 def test_files_that_were_evaluated_otherwise_do_not_compare(tmp_path: Path, capsys) -> None:
     files = [
         f"{n}={evaluation(tmp_path / str(n), {3: 1.5}, temperature=0.0 if n < 9 else 0.8)}" for n in (1, 3, 9)
@@ -322,6 +339,11 @@ _POINTS = ("--point=100=1.2", "--point=300=1.4", "--point=900=1.5")
             "K \\+ 1 = 4",
         ),
         (["--point", "1=nan"], "got '1=nan'"),
+        (["--point", "1=1.9", "--point", "2=2", "--point", "3=66"], "from 1 to 65"),
+        (
+            ["--point", "1000=1.5", "--point", "1001=1.6", "--point", "1400=1.7"],
+            "from 1,000 to 1,400: the largest",
+        ),
         (["eval.json"], "give the training samples too, e.g. 1000=eval.json"),
         (["1000=/nowhere/eval.json"], "cannot be read as JSON"),
         (["--point", "1=1", "--baseline-tok-s", "50"], "belong together"),

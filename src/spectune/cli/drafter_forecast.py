@@ -13,6 +13,7 @@ from typing import Any
 
 from spectune.cli.output import show
 from spectune.domain.interval import Interval
+from spectune.domain.statistics import t_quantile
 from spectune.drafter.forecast import make_forecast
 from spectune.drafter.forecast_forms import DataPoint
 from spectune.drafter.forecast_records import (
@@ -31,7 +32,6 @@ _MAX_SAMPLES = 1e15
 _FLOAT_MAX = 1e300
 _LEAST, _MOST = 1e-9, 1e9
 """Of speeds, seconds, prices and goals."""
-_Z = 1.96
 _EVALUATED_ALIKE = ("temperature", "proposals", "answers", "num_prompts")
 
 
@@ -185,13 +185,22 @@ class _Evaluated:
             raise BadInput(
                 f"{self.path}: no acceptance length at {depth} drafted tokens: no step was evaluated"
             )
-        low, high = _float(interval.get("low")), _float(interval.get("high"))
-        sd = (high - low) / (2 * _Z) if low is not None and high is not None and high > low else None
-        points.append(DataPoint(self.num_samples, length, sd))
+        points.append(DataPoint(self.num_samples, length, _standard_error(interval)))
         for name, counts in as_dict(chain.get("by_category")).items():
             value = _length(as_dict(counts))
             if value is not None:
                 categories.setdefault(name, []).append(DataPoint(self.num_samples, value))
+
+
+def _standard_error(interval: Mapping[str, Any]) -> float | None:
+    """Of an evaluated length: from the upper end of its t interval, since the lower one is cut off at 1."""
+    value, high = _float(interval.get("value")), _float(interval.get("high"))
+    prompts, level = as_int(interval.get("n")), _float(interval.get("level"))
+    if value is None or high is None or high <= value or prompts is None or prompts < 2:
+        return None
+    if level is None or not 0 < level < 1:
+        return None
+    return (high - value) / t_quantile((1 + level) / 2, prompts - 1)
 
 
 def _list(value: Any) -> list[Any]:

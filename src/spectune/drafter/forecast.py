@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from spectune.domain.interval import Interval
 from spectune.drafter.forecast_advice import REACH, advise, category_rows, largest_fall
-from spectune.drafter.forecast_forms import RUN_TO_RUN_FRAC, Curve, Floats, fit_curve
+from spectune.drafter.forecast_forms import (
+    MAX_DEPTH,
+    RUN_TO_RUN_FRAC,
+    Curve,
+    Floats,
+    fit_curve,
+    longest_length,
+)
 from spectune.drafter.forecast_records import (
     SPEEDUPS,
     CheckedForecast,
@@ -22,9 +27,9 @@ from spectune.drafter.forecast_records import (
 )
 from spectune.errors import BadInput
 
-MAX_DEPTH = 64
-"""Drafted tokens per step; as far as ``drafter evaluate`` goes."""
 _LEVEL = 0.95
+_LEAST_SPAN = 1.5
+"""The largest data size over the smallest: over less, lengths differ by noise, and any curve fits them."""
 
 
 def make_forecast(request: ForecastRequest) -> ForecastReport:
@@ -71,14 +76,19 @@ def _check(request: ForecastRequest) -> None:
         raise BadInput(
             f"a forecast needs at least three data sizes, got {len(sizes)}; add --point SAMPLES=LENGTH"
         )
+    if max(sizes) < _LEAST_SPAN * min(sizes):
+        raise BadInput(
+            f"data sizes from {min(sizes):,.0f} to {max(sizes):,.0f}: the largest must be at least {_LEAST_SPAN:g} "
+            "times the smallest, and better nine times: over less, noise is all that is seen"
+        )
     if request.depth is not None and not 1 <= request.depth <= MAX_DEPTH:
         raise BadInput(f"--num-draft-tokens: must be from 1 to {MAX_DEPTH}, got {request.depth}")
-    top = math.inf if request.depth is None else request.depth + 1
+    top = longest_length(request.depth)
     named = [("", point) for point in request.points]
     named += [(f"{name}:", point) for name, points in request.categories.items() for point in points]
     for name, point in named:
         if not 1 <= point.acceptance_length <= top:
-            limit = "at least 1" if request.depth is None else f"from 1 to K + 1 = {request.depth + 1}"
+            limit = f"from 1 to {'' if request.depth is None else 'K + 1 = '}{top:g}"
             raise BadInput(
                 f"{name}{point.num_samples:g}={point.acceptance_length:g}: an acceptance length counts the bonus "
                 f"token, so it is {limit}"
@@ -86,7 +96,7 @@ def _check(request: ForecastRequest) -> None:
 
 
 def _bounded(length: float, depth: int | None) -> float:
-    return max(1.0, length if depth is None else min(length, depth + 1.0))
+    return max(1.0, min(length, longest_length(depth)))
 
 
 def _interval(draws: Floats, *, unit: str, n: int) -> Interval:
@@ -99,7 +109,7 @@ def predicted_lengths(curve: Curve, size: float, *, seed: int) -> Floats:
     lengths = curve.draws(size)
     rng = np.random.default_rng([seed, 1])
     run = rng.standard_normal(len(lengths)) * RUN_TO_RUN_FRAC * np.maximum(lengths - 1, 0.1)
-    return np.clip(lengths + run, 1.0, None if curve.depth is None else curve.depth + 1.0)
+    return np.clip(lengths + run, 1.0, curve.longest)
 
 
 def _forecast(curve: Curve, size: float, request: ForecastRequest, largest: float) -> Forecast:
@@ -173,5 +183,7 @@ def _assumptions(request: ForecastRequest) -> tuple[str, ...]:
     if request.speed is not None:
         lines.append("a verify step costs the same however good the draft is")
     if request.depth is None:
-        lines.append("no bound on the length, because the number of drafted tokens is not given")
+        lines.append(
+            f"no bound on the length but {longest_length(None):g}, because the number of drafted tokens is not given"
+        )
     return tuple(lines)

@@ -29,6 +29,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 RUN_TO_RUN_FRAC = 0.02
 """Of ``L - 1``: another seed of the same training. Added to what evaluation alone leaves uncertain."""
+MAX_DEPTH = 64
+"""Drafted tokens per step; as far as ``drafter evaluate`` goes."""
 _DEFICIT_FLOOR = 1e-3
 _LEAST_WEIGHT = 0.05
 _PULL = 0.02
@@ -49,6 +51,11 @@ class DataPoint:
     def total_sd(self) -> float:
         run = RUN_TO_RUN_FRAC * max(self.acceptance_length - 1, 0.1)
         return math.hypot(run, self.sd or 0.0)
+
+
+def longest_length(depth: int | None) -> float:
+    """That a step of so many drafted tokens can give, or any step where the number is not known."""
+    return (MAX_DEPTH if depth is None else depth) + 1.0
 
 
 @dataclass(frozen=True)
@@ -161,7 +168,7 @@ class FittedForm:
 
 @dataclass(frozen=True)
 class Curve:
-    """All forms with their weights, and the bound on a length if the depth is known."""
+    """All forms with their weights; ``depth``: the drafted tokens per step, if known, that bound a length."""
 
     points: tuple[DataPoint, ...]
     fits: tuple[FittedForm, ...]
@@ -170,11 +177,16 @@ class Curve:
     picks: npt.NDArray[np.int64]
     """Which form each draw follows: as many draws of a form as its weight."""
 
+    @property
+    def longest(self) -> float:
+        """Acceptance length."""
+        return longest_length(self.depth)
+
     def draws(self, n: float) -> Floats:
         """Possible acceptance lengths of a draft trained on ``n`` samples, without the noise of its own run."""
         by_form = np.stack([fit.lengths_of_draws(n) for fit in self.fits])
         chosen: Floats = by_form[self.picks, np.arange(by_form.shape[1])]
-        return np.clip(chosen, 1.0, None if self.depth is None else self.depth + 1.0)
+        return np.clip(chosen, 1.0, self.longest)
 
     def samples_for(self, length: float, *, largest: float) -> Floats:
         """By draw: the least number of samples that gives ``length``; infinite beyond ``largest``."""
