@@ -331,3 +331,15 @@ def test_what_passes_the_budget_is_a_note_and_the_configuration_comes_first(
     facts = read_checkpoint(str(folder))
     assert facts.hidden_size == 8 and facts.tensors_complete and facts.bytes_read < 50_000
     assert any("tokenizer.json" in note and "per model" in note for note in facts.not_read)
+
+
+def test_halves_of_surrogate_pairs_are_replaced_and_whole_pairs_kept(tmp_path: Path) -> None:
+    tensor = {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}
+    folder = shard(
+        tmp_path / "m", header(b'{"\\udfff": ' + json.dumps(tensor).encode() + b"}", data=b"12345678")
+    )
+    config = '{"architectures": ["\\ud800", "\\ud83d\\ude00"], "model_type": "\\ud800"}'
+    (tmp_path / "m" / "config.json").write_text(config)
+    facts = read_checkpoint(folder)
+    assert facts.architectures == ("\ufffd", "\U0001f600")
+    assert (facts.model_type, list(facts.tensors or ())) == ("\ufffd", ["\ufffd"])

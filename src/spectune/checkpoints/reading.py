@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 MAX_CHECKPOINT_BYTES = 48_000_000
 """Most that is read of one model: headers, configurations and vocabularies, never weights."""
 MAX_FILES = 20_000
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Unreadable(Exception):
@@ -142,6 +144,8 @@ def parse_json_object(content: bytes) -> dict[str, Any]:
     """Raises ``Unreadable`` for anything that is not one JSON object, however deep or long."""
     try:
         value = json.loads(content)
+        if _SURROGATE.search(content):
+            value = _well_formed(value)
     except UnicodeDecodeError as error:
         raise Unreadable("not JSON: not UTF-8 text") from error
     except RecursionError as error:
@@ -150,6 +154,17 @@ def parse_json_object(content: bytes) -> dict[str, Any]:
         raise Unreadable(f"not JSON: {str(error)[:120]}") from error
     if not isinstance(value, dict):
         raise Unreadable(f"expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _well_formed(value: Any) -> Any:
+    """Without halves of surrogate pairs: such a name could be written nowhere."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_well_formed(item) for item in value]
+    if isinstance(value, dict):
+        return {_well_formed(key): _well_formed(item) for key, item in value.items()}
     return value
 
 
