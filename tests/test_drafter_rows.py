@@ -264,6 +264,20 @@ def test_rows_that_are_not_all_on_disk_are_read_again(tmp_path: Path, name: str,
     assert [again.row(index)[0].tolist() for index in range(3)] == [item["input_ids"] for item in ROWS]
 
 
+@pytest.mark.parametrize("name", ["tokens.i32", "mask.u8", "offsets.i64", "splits.u8", "categories.i32"])
+def test_rows_that_a_disk_has_changed_are_read_again(tmp_path: Path, name: str) -> None:
+    path = write_jsonl(tmp_path / "d.jsonl", ROWS)
+    prepare(tmp_path, path)
+    file = tmp_path / "rows" / name
+    whole = file.read_bytes()
+    for place in (0, len(whole) // 2, len(whole) - 1):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x40
+        file.write_bytes(damaged)
+        prepare(tmp_path, path)
+        assert file.read_bytes() == whole
+
+
 def test_runs_that_share_a_folder_take_turns(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "d.jsonl", ROWS * 300)
     with ThreadPoolExecutor(4) as pool:

@@ -122,10 +122,12 @@ def prepare_rows(
     max_length: int,
     vocab_size: int,
     expected: str | None = None,
+    verify: bool = True,
 ) -> Rows:
     """Reads ``files`` into ``folder``, or finds them there already. Raises ``BadInput``.
 
     Runs that share the folder take turns. ``expected``: the only fingerprint that may replace what is there.
+    ``verify``: what is found is compared with its fingerprint, and read again from ``files`` where it differs.
     """
     if not files:
         raise BadInput("no data: give at least one Parquet or JSONL file")
@@ -134,7 +136,7 @@ def prepare_rows(
     with folder.with_name(f".{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         rows = _whole_rows(folder, made_from)
-        if rows is None:
+        if rows is None or (verify and _fingerprint(rows) != rows.fingerprint):
             _write_rows(
                 files, folder, made_from, max_length=max_length, vocab_size=vocab_size, expected=expected
             )
@@ -167,6 +169,23 @@ def _whole_rows(folder: Path, made_from: dict[str, Any]) -> Rows | None:
         return rows if whole and len(rows.tokens) == len(rows.mask) == rows.offsets[-1] else None
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
+
+
+def _fingerprint(rows: Rows) -> str | None:
+    """Of what is on disk; ``None`` where it cannot be that of any rows."""
+    indexed = ((rows.splits, len(SPLITS)), (rows.categories, len(rows.category_names)))
+    if any(found.min() < 0 or found.max() >= count for found, count in indexed):
+        return None
+    if rows.offsets[0] != 0 or (rows.lengths() < _SHORTEST).any():
+        return None
+    digest = hashlib.sha256()
+    for index in range(len(rows)):
+        digest.update(_hashed(*rows.row(index), SPLITS[rows.splits[index]]))
+    return digest.hexdigest()
+
+
+def _hashed(ids: Ints, marks: Ints, split: str) -> bytes:
+    return ids.tobytes() + marks.tobytes() + split.encode()
 
 
 def _identity(path: Path) -> list[Any]:
@@ -239,7 +258,7 @@ def _write_scratch(
                 tokens.write(ids.tobytes())
                 mask.write(marks.tobytes())
                 prompts.write(json.dumps(str(row["prompt_id"])).encode() + b"\n")
-                seen.hash.update(ids.tobytes() + marks.tobytes() + row["split"].encode())
+                seen.hash.update(_hashed(ids, marks, row["split"]))
                 seen.offsets.append(seen.offsets[-1] + len(ids))
                 seen.splits.append(SPLITS.index(row["split"]))
                 name = _NO_CATEGORY if row.get("category") is None else str(row["category"])

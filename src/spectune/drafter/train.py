@@ -139,7 +139,12 @@ def _rows(
     if not world.is_first:
         wait_for_all(world)
     rows = prepare_rows(
-        data, folder, max_length=options.max_length, vocab_size=config.vocab_size, expected=expected
+        data,
+        folder,
+        max_length=options.max_length,
+        vocab_size=config.vocab_size,
+        expected=expected,
+        verify=world.is_first,
     )
     if world.is_first:
         wait_for_all(world)
