@@ -101,6 +101,7 @@ class Bench:
             speedup=None,
             acceptance=counts,
             log_sd=self.noise * math.sqrt(max(2 / n - 1 / PROMPTS, 1 / PROMPTS)),
+            stopped=id_of(arm) in self.worse,
             launch=launch,
         )
 

@@ -146,6 +146,27 @@ def test_a_failed_arm_is_not_asked_for_again_and_is_never_recommended(name: str)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
+def test_an_arm_that_was_stopped_as_worse_is_never_recommended(name: str) -> None:
+    """However fast it was on the few prompts that it had."""
+    fastest = max(CHAINS, key=linear)
+
+    def stopped_late(arm: Arm) -> float:
+        return linear(arm) * (1.2 if arm == fastest else 1.0)
+
+    strategy = make_strategy(name, legal(CHAINS))
+    history = History()
+    for launch in range(20):
+        answer = strategy.ask(history)
+        if isinstance(answer, Stop):
+            break
+        seen = replace(measure(answer.arm, stopped_late, launch), stopped=answer.arm == fastest)
+        history = replace(history, observations=(*history.observations, seen))
+    assert isinstance(answer, Stop) and answer.best is not None
+    assert fastest.arm_id in history.stopped
+    assert answer.best.arm_id != fastest.arm_id
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_launches_and_minutes_are_limits(name: str) -> None:
     asked, stop = search(make_strategy(name, legal(CHAINS), budget=Budget(launches=3)), linear)
     assert len(asked) == 3

@@ -25,6 +25,8 @@ class Observation:
     length_log_sd: float | None = None
     synthetic: bool = False
     """Acceptance was imposed on the engine: the step cost is real, the speed is not a result."""
+    stopped: bool = False
+    """Measuring ended early, the arm being clearly worse than the fastest: it teaches the models and never wins."""
     launch: int = 0
     """Observations of one launch share it."""
 

@@ -66,6 +66,7 @@ def _observe(
         log_sd=_prompt_error(compared),
         length=load.totals.acceptance_length if counts is None and load.totals and not is_baseline else None,
         synthetic=trial.arm.is_synthetic,
+        stopped=trial.status == "pruned",
         launch=trial.launch_number,
     )
 

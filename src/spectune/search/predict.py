@@ -90,7 +90,7 @@ class Predict:
         if not history.observations:
             return None
         model = model or SpeedModel(history.observations, declared_launch_log_sd=self.launch_log_sd)
-        measured = history.measured
+        measured = history.measured - history.stopped
         known = [a.arm for a in self.arms if id_of(a.arm) in measured]
         return max(known, key=lambda arm: self.speed(model, arm).value, default=None)
 
@@ -159,7 +159,7 @@ class Predict:
         self, scored: Sequence[tuple[float, LogEstimate, Arm]], model: SpeedModel, history: History
     ) -> tuple[Arm, LogEstimate]:
         """The arm after which, with one more launch, the winner is expected to be fastest."""
-        measured = history.measured
+        measured = history.measured - history.stopped
         best_log = max(self.speed(model, a.arm).log for a in self.arms if id_of(a.arm) in measured)
         promising = sorted(scored, key=lambda item: -item[0])[:_MOST_ARMS]
         looked = min(len(promising), _MOST_LOOKED)

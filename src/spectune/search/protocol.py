@@ -66,6 +66,11 @@ class History:
         return frozenset(id_of(o.arm) for o in self.observations if not o.synthetic)
 
     @property
+    def stopped(self) -> frozenset[str]:
+        """Arms that a launch showed to be clearly worse before it was through: none of them is the winner."""
+        return frozenset(id_of(o.arm) for o in self.observations if o.stopped)
+
+    @property
     def ended(self) -> frozenset[str]:
         """Arms that need no further launch: measured, imposed ones too, or failed."""
         return frozenset(id_of(o.arm) for o in self.observations) | frozenset(self.failed)
@@ -78,7 +83,7 @@ class Objective:
     concurrencies: tuple[int, ...] = (1,)
 
     def measured(self, history: History) -> dict[str, float]:
-        """By arm id, over its launches; arms not measured at every concurrency are left out.
+        """By arm id, over its launches; arms that were stopped, or not measured at every concurrency, are left out.
 
         Where a speedup over the baseline around it is known, it counts, and not
         the bare speed, which drifts with the machine.
@@ -95,7 +100,7 @@ class Objective:
                     log = math.fsum(base) / len(base) + math.log(o.speedup)
                 logs.setdefault((id_of(o.arm), o.concurrency), []).append(log)
         found = {}
-        for arm_id in history.measured:
+        for arm_id in history.measured - history.stopped:
             parts = [logs.get((arm_id, c)) for c in self.concurrencies]
             if all(parts):
                 means = [math.fsum(p) / len(p) for p in parts if p]
