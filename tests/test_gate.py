@@ -122,6 +122,27 @@ def test_arms_that_are_gone_are_named() -> None:
     assert result.arms_missing == ("eagle3-k5",)
 
 
+def test_an_arm_that_was_measured_before_and_is_not_now_may_hide_a_fall() -> None:
+    """Interrupted before its launch, or stopped early because it was clearly slower."""
+    rng = random.Random(13)
+    quiet = {"launch_sd": 0.002, "prompt_sd": 0.002}
+    old, made = drawn(rng, **quiet), drawn(rng, **quiet)
+    assert gate(made, old, max_slowdown=0.5).outcome == "held"
+    rest = tuple(t for t in made.trials if t.arm_id != K3.arm_id)
+    pruned = tuple(
+        t.model_copy(update={"status": "pruned"}) if t.arm_id == K3.arm_id else t for t in made.trials
+    )
+    for trials in (rest, pruned):
+        result = gate(LoadedStudy("new", made.study, trials), old, max_slowdown=0.5)
+        assert (result.passed, result.outcome) == (True, "cannot tell")
+        assert result.not_compared == (
+            "tok/s of eagle3-k3 at c=1",
+            "acceptance length of eagle3-k3 at c=1",
+        )
+        assert "cannot tell" in result.line and "tok/s of eagle3-k3 at c=1" in result.line
+    assert gate(LoadedStudy("new", made.study, rest), old, max_slowdown=0.5).arms_missing == ()
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [

@@ -60,7 +60,9 @@ class GateResult(Record):
     alpha: float
     comparability: Comparability
     arms_missing: tuple[str, ...]
-    """Arms that the baseline study measured and this one did not."""
+    """Arms that the baseline study measured and this one does not have."""
+    not_compared: tuple[str, ...] = ()
+    """Figures of arms in both studies that the baseline study has and this one has not, or not of the same prompts."""
     checks: tuple[GateCheck, ...]
 
 
@@ -76,7 +78,8 @@ def gate(
     """``BadInput`` where the studies cannot be compared, or have no measured arm in common.
 
     An arm that the old study measured and that failed in the new one fails the
-    gate; one that the new study does not have is named.
+    gate; one that the new study does not have is named. One that it has and did
+    not measure (it was interrupted, or stopped the arm early) may hide a fall.
     """
     check = comparability(old, new, allowed=allowed)
     if check.basis is None:
@@ -89,14 +92,20 @@ def gate(
     pairs = pair_arms(old, new)
     independent = check.basis == "tok/s" and not shares_launches(old, new)
     named: list[tuple[Figure, str, str, Change]] = []
+    lacking: list[str] = []
+    broken = [p.name for p in pairs if _measured(old, p.old.arm_id) and _failed(new, p.new.arm_id)]
     for point in common_loads(old, new):
         if "speed" in figures:
             found = speed_changes_of(old, new, pairs, point, basis=check.basis)
             named += _named(check.basis, pairs, point.label, found, independent=independent)
+            known = [p for p in pairs if old.speeds(p.old.arm_id, point)]
+            known = [p for p in known if not (p.is_baseline and check.basis == "speedup")]
+            lacking += _lacking(check.basis, known, point.label, found, without=broken)
         if "acceptance" in figures:
             lengths = acceptance_changes_of(old, new, pairs, point)
             named += _named("acceptance length", pairs, point.label, lengths, independent=False)
-    broken = [p.name for p in pairs if _measured(old, p.old.arm_id) and _failed(new, p.new.arm_id)]
+            known = [p for p in pairs if not p.is_baseline and old.acceptance(p.old.arm_id, point)]
+            lacking += _lacking("acceptance length", known, point.label, lengths, without=broken)
     if not named and not broken:
         raise BadInput(f"gate: {new.place} and {old.place} have no measured arm and load point in common")
     values = fallen([c for *_, c in named], max_fall=max_slowdown, alpha=alpha)
@@ -107,16 +116,25 @@ def gate(
     paired = {p.old.arm_id for p in pairs}
     return GateResult(
         passed=not broken and all(c.outcome != "fell" for c in checks),
-        outcome=_outcome(checks, broken),
-        line=_line(checks, broken, max_slowdown=max_slowdown, alpha=alpha),
+        outcome=_outcome(checks, broken, lacking),
+        line=_line(checks, broken, lacking, max_slowdown=max_slowdown, alpha=alpha),
         max_slowdown_frac=max_slowdown,
         alpha=alpha,
         comparability=check,
         arms_missing=tuple(
             a.name for a in old.study.arms if a.arm_id not in paired and _measured(old, a.arm_id)
         ),
+        not_compared=tuple(lacking),
         checks=checks,
     )
+
+
+def _lacking(
+    figure: Figure, known: Sequence[ArmPair], load: str, found: dict[str, Change], *, without: Sequence[str]
+) -> list[str]:
+    """What the old study has of arms and is not set against anything."""
+    gone = [p.name for p in known if p.new.arm_id not in found and p.name not in without]
+    return [f"{figure} of {name} at {load}" for name in gone]
 
 
 def _measured(loaded: LoadedStudy, arm_id: str) -> bool:
@@ -162,13 +180,21 @@ def _checked(
     )
 
 
-def _outcome(checks: Sequence[GateCheck], broken: Sequence[str]) -> Outcome:
+def _outcome(checks: Sequence[GateCheck], broken: Sequence[str], lacking: Sequence[str]) -> Outcome:
     if broken or any(c.outcome == "fell" for c in checks):
         return "fell"
-    return "held" if checks and all(c.outcome == "held" for c in checks) else "cannot tell"
+    held = checks and not lacking and all(c.outcome == "held" for c in checks)
+    return "held" if held else "cannot tell"
 
 
-def _line(checks: Sequence[GateCheck], broken: Sequence[str], *, max_slowdown: float, alpha: float) -> str:
+def _line(
+    checks: Sequence[GateCheck],
+    broken: Sequence[str],
+    lacking: Sequence[str],
+    *,
+    max_slowdown: float,
+    alpha: float,
+) -> str:
     """One line: the worst figure first."""
     limit = f"{100 * max_slowdown:.3g} %"
     if broken:
@@ -178,6 +204,12 @@ def _line(checks: Sequence[GateCheck], broken: Sequence[str], *, max_slowdown: f
         worst = min(fell, key=lambda c: c.ratio)
         more = f" ({len(fell) - 1} more)" if len(fell) > 1 else ""
         return f"FAILED: {_described(worst)}: it fell by more than {limit} (error rate {100 * alpha:.3g} %){more}"
+    if lacking:
+        more = f" ({len(lacking) - 1} more)" if len(lacking) > 1 else ""
+        return (
+            f"passed, but cannot tell: no fall of more than {limit} is shown, and {lacking[0]}, which the baseline "
+            f"study has, was not measured on the same prompts{more}; finish the study"
+        )
     unsure = [c for c in checks if c.outcome == "cannot tell"]
     if not unsure:
         worst = min(checks, key=lambda c: c.ratio)
