@@ -126,6 +126,66 @@ def test_arms_of_one_name_with_other_settings_are_told() -> None:
     assert cell(found, "eagle3-k3").settings_changed == ("num_draft_tokens",)
 
 
+def test_the_same_settings_come_before_the_same_name() -> None:
+    """`eagle3-k3` became `short`, and its name went to an arm that stands before it."""
+    rng = random.Random(12)
+    renamed = K3.model_copy(update={"name": "short"})
+    found = compare_studies(
+        [
+            drawn(rng, arms=(K3,)),
+            drawn(rng, arms=(K5.model_copy(update={"name": "eagle3-k3"}), renamed)),
+        ]
+    )
+    row = next(r for r in found.rows if r.cells[0] is not None and not r.is_baseline)
+    assert row.cells[1] is not None and row.cells[1].ratio is not None
+    assert row.cells[1].settings_changed == ()
+
+
+def test_where_nothing_is_divided_no_other_difference_says_what_is() -> None:
+    rng = random.Random(13)
+    other = drawn(rng, prompts=2, sampling=Sampling(temperature=0.7), machine=machine(cpu="EPYC"))
+    found = compare_studies([drawn(rng), other])
+    check = found.studies[1].comparability
+    assert check is not None and check.basis is None
+    assert {d.aspect: d.effect for d in check.differences} == {
+        "machine": None,
+        "prompts": None,
+        "sampling": "nothing is divided: other requests were asked",
+    }
+
+
+def test_acceptance_lengths_over_other_prompts_are_not_divided() -> None:
+    """A stated length without counts by prompt is over all prompts of its own study."""
+    rng = random.Random(14)
+    made = drawn(rng, prompts=4)
+    stated = LoadedStudy(
+        "stated",
+        made.study,
+        tuple(
+            t.model_copy(
+                update={
+                    "loads": tuple(
+                        load.model_copy(
+                            update={
+                                "requests": tuple(
+                                    r.model_copy(update={"acceptance": None}) for r in load.requests
+                                )
+                            }
+                        )
+                        for load in t.loads
+                    )
+                }
+            )
+            for t in made.trials
+        ),
+    )
+    k3 = cell(compare_studies([drawn(rng, prompts=4), stated]), "eagle3-k3")
+    assert k3.acceptance_ratio is not None and k3.acceptance_ratio.low is None
+    other = cell(compare_studies([drawn(rng, prompts=12), stated]), "eagle3-k3")
+    assert other.ratio is not None and other.acceptance_length is not None
+    assert other.acceptance_ratio is None
+
+
 def test_arms_and_studies_without_a_partner_keep_their_figures() -> None:
     rng = random.Random(9)
     found = compare_studies([drawn(rng, arms=(K3,)), drawn(rng, arms=(K5,)), drawn(rng)])

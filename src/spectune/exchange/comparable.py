@@ -32,7 +32,7 @@ class AspectCheck(Record):
     first: str
     second: str
     effect: str | None
-    """What follows for the comparison; ``None`` where it is the same."""
+    """What follows for the comparison; ``None`` where it is the same, or another aspect forbids every ratio."""
     allowed: bool = False
     """The user said that this difference may stand."""
 
@@ -46,6 +46,10 @@ class Comparability(Record):
 
     def state(self, aspect: Aspect) -> State:
         return next(check.state for check in self.checks if check.aspect == aspect)
+
+    def differs(self, aspect: Aspect) -> bool:
+        """And nobody allowed it."""
+        return any(c.aspect == aspect and c.state == "differs" and not c.allowed for c in self.checks)
 
     @property
     def differences(self) -> tuple[AspectCheck, ...]:
@@ -85,12 +89,16 @@ def comparability(first: LoadedStudy, second: LoadedStudy, *, allowed: Sequence[
             )
         )
     found = Comparability(checks=tuple(checks), basis=None)
-    if found.obstacles:
-        return found
+    if found.obstacles:  # what else differs has no effect then
+        return found.model_copy(update={"checks": tuple(_without_effect(check) for check in checks)})
     machine = next(c for c in checks if c.aspect == "machine")
     several = any(len(set(study.places.values())) > 1 for study in (first, second))
     other_machine = several or (machine.state == "differs" and not machine.allowed)
     return found.model_copy(update={"basis": "speedup" if other_machine else "tok/s"})
+
+
+def _without_effect(check: AspectCheck) -> AspectCheck:
+    return check if _forbids(check) else check.model_copy(update={"effect": None})
 
 
 def _value(loaded: LoadedStudy, aspect: Aspect) -> object:

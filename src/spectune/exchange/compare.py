@@ -185,7 +185,7 @@ def _ratios(
             found[arm_id, point.label] = _Found(
                 basis=check.basis if change is not None else None,
                 ratio=None if change is None else _interval(change, each, level),
-                acceptance=_stated_ratio(first, other, pair, point, level)
+                acceptance=_stated_ratio(first, other, pair, point, level, check)
                 if length is None
                 else _interval(length, each, level),
                 why_not=_why_not(change, check.basis, pair),
@@ -195,9 +195,21 @@ def _ratios(
 
 
 def _stated_ratio(
-    first: LoadedStudy, other: LoadedStudy, pair: ArmPair, point: LoadPoint, level: float
+    first: LoadedStudy,
+    other: LoadedStudy,
+    pair: ArmPair,
+    point: LoadPoint,
+    level: float,
+    check: Comparability,
 ) -> Interval | None:
-    """Where one of the two gives its acceptance length alone, without counts by prompt: no interval."""
+    """Where one of the two gives its acceptance length alone, without counts by prompt: no interval.
+
+    Such a length is over all prompts: where they differ, or both studies have counts and no prompt in common, it is of
+    other prompts than its partner.
+    """
+    counted = first.acceptance(pair.old.arm_id, point) and other.acceptance(pair.new.arm_id, point)
+    if counted or check.differs("prompts"):
+        return None
     ours, theirs = _load(first, pair.old.arm_id, point), _load(other, pair.new.arm_id, point)
     if ours is None or theirs is None or ours.acceptance_length is None or theirs.acceptance_length is None:
         return None

@@ -42,19 +42,18 @@ class ArmPair:
 
 def pair_arms(old: LoadedStudy, new: LoadedStudy) -> list[ArmPair]:
     """Baselines with each other; the rest by id, else by name. In the new study's order."""
-    by_id = {arm.arm_id: arm for arm in old.study.arms}
-    by_name = {arm.name: arm for arm in old.study.arms}
-    pairs: list[ArmPair] = []
-    taken: set[str] = set()
-    for arm in new.study.arms:
-        is_baseline = arm.arm_id == new.study.baseline.arm_id
-        other = old.study.baseline if is_baseline else by_id.get(arm.arm_id) or by_name.get(arm.name)
-        if other is None or other.arm_id in taken:
-            continue
-        if not is_baseline and other.arm_id == old.study.baseline.arm_id:
-            continue
-        taken.add(other.arm_id)
-        pairs.append(ArmPair(other, arm, is_baseline))
+    by_id = {arm.arm_id: arm for arm in old.study.arms[1:]}
+    by_name = {arm.name: arm for arm in old.study.arms[1:]}
+    taken = {arm.arm_id for arm in new.study.arms[1:]} & set(by_id)
+    pairs = [ArmPair(old.study.baseline, new.study.baseline, is_baseline=True)]
+    for arm in new.study.arms[1:]:
+        other = by_id.get(arm.arm_id)
+        if other is None:  # a name is the second choice, for the arms that are left
+            other = by_name.get(arm.name)
+            if other is None or other.arm_id in taken:
+                continue
+            taken.add(other.arm_id)
+        pairs.append(ArmPair(other, arm, is_baseline=False))
     return pairs
 
 
