@@ -31,9 +31,10 @@ from spectune.cli.diagnose_args import ENGINES
 from spectune.diagnose.inputs import read_log
 from spectune.diagnose.lines import clean
 from spectune.diagnose.verdict import NotChecked
+from spectune.domain.trial import RankRecord
 from spectune.engines.registry import ENGINE_NAMES
 from spectune.errors import BadInput
-from spectune.store.study_dir import StudyDir
+from spectune.store.study_dir import StudyDir, rank_log
 
 GOOD = "\n".join([SGLANG_ARGS, SGLANG_READY, *[decode_line(2.5)] * 5]) + "\n"
 DEAD = "\n".join([SGLANG_ARGS, SGLANG_READY, *[decode_line(1.0)] * 5]) + "\n"
@@ -259,6 +260,31 @@ def test_a_study_is_judged_by_its_report_and_its_logs(
     subjects = {f["code"]: f["subject"] for f in document["findings"]}
     assert trials[0].trial_id in subjects["speculation-silently-off"]
     assert any("there is no server.log" in item for item in document["not_checked"])
+
+
+def test_the_log_of_a_rank_that_died_is_judged_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a server over several nodes; a rank that was stopped with the others has no fault of its own to tell."""
+    study, trials = realistic()
+    directory = StudyDir.create(tmp_path / "study", study=study, source="question: q\n")
+    died = RECORDED / "bad-starts" / "vllm-0.32.0-draft-missing.log"
+    for i, ended in enumerate(("exited, exit code 1", None)):
+        ranks = tuple(
+            RankRecord(rank=n, node=f"node-{n}", command=(), log=log, ended=ended if n else None)
+            for n, log in enumerate(("server.log", "server-rank1.log"))
+        )
+        arm = trials[i].arm.model_copy(update={"engine": "vllm"})
+        _, folder = directory.new_trial(trials[i].arm_id)
+        folder.replace_requests([load.requests for load in trials[i].loads])
+        folder.finish(trials[i].model_copy(update={"ranks": ranks, "arm": arm}))
+        rank_log(folder.log_path, 1).write_bytes(died.read_bytes())
+    assert command(str(directory.path), "--json") == 1
+    document = json.loads(capsys.readouterr().out)
+    deaths = [f for f in document["findings"] if "rank 1" in f["subject"]]
+    assert {(f["code"], f["severity"]) for f in deaths} == {("server-died", "error")}
+    assert {f["subject"].partition("), ")[2] for f in deaths} == {"rank 1 on node-1"}
+    assert trials[0].trial_id in deaths[0]["subject"] and trials[1].trial_id not in deaths[0]["subject"]
 
 
 # A running server ----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from spectune.cli.findings_text import counts_of, print_findings, print_not_checked, printable
 from spectune.diagnose.facts import RunFacts
-from spectune.diagnose.inputs import log_in_folder, read_log, read_stream, study_logs
+from spectune.diagnose.inputs import log_in_folder, logs_of_dead_ranks, read_log, read_stream, study_logs
 from spectune.diagnose.judge import judge, verdict
 from spectune.diagnose.live import server_facts
 from spectune.diagnose.verdict import NotChecked, Verdict
@@ -36,13 +36,15 @@ def diagnose_command(args: argparse.Namespace) -> int:
     skipped = NotChecked()
     logs: list[tuple[RunFacts, ...]] = []
     studies: list[tuple[RunFacts, ...]] = []
+    of_ranks: list[tuple[RunFacts, ...]] = []
     found: list[Finding] = []
     if args.inputs.count("-") > 1:
         raise BadInput("-: standard input can be read once")
     for given in args.inputs:
         if _is_study(given):
-            runs, own = _read_study(open_study(given, whole=True), skipped)
+            runs, ranks, own = _read_study(open_study(given, whole=True), skipped)
             studies += runs
+            of_ranks += ranks
             found += own
         else:
             logs.append(_read_input(given, args, skipped))
@@ -54,9 +56,11 @@ def diagnose_command(args: argparse.Namespace) -> int:
         )
     told = {(finding.code, finding.subject) for finding in found}
     found += (f for f in judge(studies, skipped, compared=False) if not _is_told(f, told))
+    # of a rank's notes rank 0's log says the same, or they miss what a rank never says
+    found += (f for f in judge(of_ranks, skipped, compared=False) if f.severity != "note")
     found += judge(logs, skipped)
     result = verdict(found, skipped)
-    facts = [run for runs in (*studies, *logs) for run in runs]
+    facts = [run for runs in (*studies, *of_ranks, *logs) for run in runs]
     if args.json:
         sys.stdout.write(_json(result, facts))
     else:
@@ -98,14 +102,17 @@ def _read_input(given: str, args: argparse.Namespace, skipped: NotChecked) -> tu
     return read_log(log, engine=engine, skipped=skipped)
 
 
-def _read_study(directory: StudyDir, skipped: NotChecked) -> tuple[list[tuple[RunFacts, ...]], list[Finding]]:
-    """The facts of each trial's log; the report's own findings, and those over single requests."""
-    found = list(summarize(directory.read_study(), directory.read_trials()).findings)
+def _read_study(
+    directory: StudyDir, skipped: NotChecked
+) -> tuple[list[tuple[RunFacts, ...]], list[tuple[RunFacts, ...]], list[Finding]]:
+    """The facts of each trial's log, and of its ranks'; the report's own findings, and those over single requests."""
+    trials = directory.read_trials()
+    found = list(summarize(directory.read_study(), trials).findings)
     logs: list[tuple[RunFacts, ...]] = []
     for runs, own in study_logs(directory, skipped=skipped):
         found += own
         logs.append(runs)
-    return logs, found
+    return logs, list(logs_of_dead_ranks(directory, trials, skipped=skipped)), found
 
 
 async def _ask(url: str, *, engine: str | None, api_key: str | None, skipped: NotChecked) -> RunFacts:

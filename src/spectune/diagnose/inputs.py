@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,8 +12,11 @@ from spectune.diagnose.reader import LogReader
 from spectune.diagnose.rules_requests import trial_findings
 from spectune.diagnose.verdict import NotChecked
 from spectune.domain.findings import Finding
+from spectune.domain.trial import Trial
 from spectune.errors import BadInput
-from spectune.store.study_dir import StudyDir, read_trial
+from spectune.store.study_dir import StudyDir, rank_logs, read_trial
+
+_ENGINES = ("sglang", "vllm", "llamacpp")
 
 
 def read_log(
@@ -53,10 +56,29 @@ def log_in_folder(path: Path) -> Path | None:
     return log if log.is_file() else None
 
 
+def logs_of_dead_ranks(
+    directory: StudyDir, trials: Sequence[Trial], *, skipped: NotChecked
+) -> Iterator[tuple[RunFacts, ...]]:
+    """The facts of the logs of ranks beside rank 0 that ended before anybody stopped them.
+
+    A rank that served until it was stopped says nothing of requests, and what ended it was not a fault of its own.
+    """
+    for trial in trials:
+        ended = [rank for rank in trial.ranks if rank.rank and rank.ended is not None]
+        logs = rank_logs(directory.trials_path / trial.trial_id) if ended and not trial.simulated else {}
+        for rank in ended:
+            name = f"{trial.arm.name} (trial {trial.trial_id}), rank {rank.rank} on {rank.node}"
+            if rank.rank in logs:
+                engine = trial.arm.engine if trial.arm.engine in _ENGINES else None
+                yield read_log(logs[rank.rank], engine=engine, skipped=skipped, subject=name)
+            elif not trial.simulated:
+                skipped.add(f"{name}: its log (there is none)")
+
+
 def study_logs(
     directory: StudyDir, *, skipped: NotChecked
 ) -> Iterator[tuple[tuple[RunFacts, ...], list[Finding]]]:
-    """For each trial of a study: the facts of its server's log, and findings over its requests."""
+    """For each trial of a study: the facts of its server's log (rank 0's), and findings over its requests."""
     for path in directory.trial_paths():
         found: list[Finding] = []
         engine: str | None = None
@@ -68,7 +90,7 @@ def study_logs(
             trial = None
         if trial is not None:
             name = f"{trial.arm.name} (trial {trial.trial_id})"
-            engine = trial.arm.engine if trial.arm.engine in ("sglang", "vllm", "llamacpp") else None
+            engine = trial.arm.engine if trial.arm.engine in _ENGINES else None
             found += trial_findings(trial, skipped)
             if trial.simulated:
                 skipped.add(f"{name}: its log (a scripted server)")

@@ -28,7 +28,7 @@ from spectune.report.markdown import render_markdown
 from spectune.report.records import TrialSummary
 from spectune.report.vllm_result import vllm_bench_result
 from spectune.report.write import summary_json
-from spectune.store.study_dir import StudyDir
+from spectune.store.study_dir import StudyDir, rank_logs
 
 EXPERIMENT = "spectune"
 ARTIFACTS = ("trial.json", "plan.json", "requests.jsonl", "result.json", "server.log")
@@ -107,7 +107,7 @@ def _fill(client: Any, run_id: str, trial: Trial, figures: Mapping[str, float], 
     at = _ms(trial.ended_at)
     steps = [("accepted_at_position", i, share) for i, share in _positions(trial)]
     _log(client, run_id, params=_trial_params(trial), metrics=metrics, steps=steps, at_ms=at)
-    for name in ARTIFACTS:
+    for name in (*ARTIFACTS, *(path.name for path in rank_logs(folder).values())):
         if (folder / name).exists():
             client.log_artifact(run_id, str(folder / name))
     client.set_terminated(run_id, status=_STATUS[trial.status], end_time=at)

@@ -129,6 +129,13 @@ def rank_log(log_path: Path, rank: int) -> Path:
     return log_path.with_name(f"{log_path.stem}-rank{rank}{log_path.suffix}")
 
 
+def rank_logs(folder: Path) -> dict[int, Path]:
+    """Of a trial's folder: the logs of ranks beside rank 0, by rank."""
+    names = sorted(path.name for path in folder.glob("server-rank*.log"))
+    found = {int(name[11:-4]): folder / name for name in names if _RANK_LOG.fullmatch(name)}
+    return dict(sorted(found.items()))
+
+
 def _request_line(load_index: int, record: RequestRecord) -> str:
     return json.dumps({"load": load_index, **record.model_dump(mode="json")}, ensure_ascii=False) + "\n"
 
