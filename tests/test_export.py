@@ -440,9 +440,41 @@ class TestCommand:
         out = tmp_path / "serve.sh"
         assert main(["export", place, "--as", "command", "--arm", "eagle3-k3", "-o", str(out)]) == 0
         assert os.access(out, os.X_OK)
-        assert main(["export", place, "--as", "csv", "-o", str(tmp_path / "no" / "x.csv")]) == 3
         assert main(["export", place, "--as", "command", "--arm", "nothing"]) == 2
         assert main(["export", place, "--as", "parquet"]) == 2
         with pytest.raises(SystemExit) as stop:
             main(["export", place, "--as", "docker", "--image", "$(x)"])
         assert stop.value.code == 2
+
+    @pytest.mark.parametrize(
+        ("out", "word"),
+        [
+            ("", "is a folder"),
+            (".", "is a folder"),
+            ("folder", "is a folder"),
+            ("no/x.csv", "no does not exist"),
+            ("file/x.csv", "file is no folder"),
+            ("pipe", "is a device or a pipe"),
+        ],
+    )
+    @pytest.mark.parametrize("form", ["csv", "parquet"])
+    def test_a_place_that_can_be_no_file_is_the_users_mistake(
+        self,
+        form: str,
+        out: str,
+        word: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "file").touch()
+        os.mkfifo(tmp_path / "pipe")
+        place = written(tmp_path / "study", drawn(random.Random(8), launches=1, prompts=2))
+        before = sorted(tmp_path.rglob("*"))
+        assert main(["export", place, "--as", form, "-o", out]) == 2
+        said = capsys.readouterr().err
+        assert word in said and len(said.splitlines()) == 1
+        assert sorted(tmp_path.rglob("*")) == before
+        assert (tmp_path / "pipe").is_fifo()

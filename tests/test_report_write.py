@@ -8,7 +8,7 @@ import pytest
 from report_realistic import realistic
 from report_studies import BASELINE, failed, speculative, study, trial
 
-from spectune.errors import EnvironmentFailed
+from spectune.errors import BadInput, EnvironmentFailed
 from spectune.report.write import write_reports
 from spectune.store.study_dir import StudyDir
 
@@ -62,8 +62,15 @@ def test_no_half_written_file_is_left_beside_the_reports(tmp_path):
     assert [p.name for p in (tmp_path / "study").iterdir() if p.name.endswith(".tmp")] == []
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_a_file_in_the_place_of_the_folder_is_the_users_mistake(tmp_path):
     directory = store(tmp_path / "study", study(speculative("arm")), [])
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(EnvironmentFailed, match="file"):
-        write_reports(directory, out=tmp_path / "file" / "out")
+    for out in (tmp_path / "file", tmp_path / "file" / "out"):
+        with pytest.raises(BadInput, match="is a file; give a folder"):
+            write_reports(directory, out=out)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    directory = store(tmp_path / "study", study(speculative("arm")), [])
+    with pytest.raises(EnvironmentFailed, match="cannot write the report"):
+        write_reports(directory, out=tmp_path / ("x" * 300))

@@ -406,6 +406,7 @@ def test_up_of_a_server_that_dies_says_why_and_forgets_it(run: Runner) -> None:
         (["report", "nowhere"], "not a study directory"),
         (["bench", "http://127.0.0.1:9", "--concurrency", "0"], "whole numbers from 1 to 4096"),
         (["bench", "ftp://x"], "http"),
+        (["bench", "http://127.0.0.1:9", "--save-result", "."], "--save-result .: is a folder"),
         (["bench", "http://127.0.0.1:9", "--extra-body", "[1]"], "JSON object"),
         (["bench", "http://127.0.0.1:9", "--prompts", "nothing.jsonl"], "nothing.jsonl"),
         (["down"], "name the servers"),

@@ -22,7 +22,7 @@ from spectune.report.text import as_text
 from spectune.report.write import write_reports
 from spectune.runner.study import StudyOutcome
 from spectune.store.opening import open_study as open_directory
-from spectune.store.study_dir import write_atomically
+from spectune.store.study_dir import check_output_file, write_atomically
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -116,7 +116,8 @@ class StudyResults:
     def write_report(self, out: str | Path | None = None) -> list[Path]:
         """Writes ``report.md``, ``report.html`` and ``report.json`` of what is on disk now; their paths.
 
-        ``out``: a folder, the study's own where ``None``. ``EnvironmentFailed`` if it cannot be written.
+        ``out``: a folder, the study's own where ``None``. ``BadInput`` if it is a file, ``EnvironmentFailed`` if it
+        cannot be written.
         """
         return write_reports(open_directory(str(self.path)), out=None if out is None else Path(out))
 
@@ -129,9 +130,13 @@ class StudyResults:
         return text.encode("utf-8", "replace").decode("utf-8")
 
     def write_export(self, form: Form, path: str | Path, options: ExportOptions | None = None) -> None:
-        """The same into a file, whole or not at all; scripts are made executable."""
-        path = Path(path)
+        """The same into a file, whole or not at all; scripts are made executable.
+
+        ``BadInput`` where ``path`` can be no file: it is a folder, or in none.
+        """
+        said, path = str(path) or "''", Path(path)
         try:
+            check_output_file(said, path)
             if form == "parquet":
                 export_parquet(self.loaded, options or ExportOptions(), path)
                 return

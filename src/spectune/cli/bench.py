@@ -32,7 +32,7 @@ from spectune.runner.measure import Measured, Measurement
 from spectune.server.detect import detect_engine, served_model
 from spectune.server.phases import PhaseClock
 from spectune.server.probe import read_facts
-from spectune.store.study_dir import write_atomically
+from spectune.store.study_dir import check_output_file, write_atomically
 from spectune.transport import HttpClient
 
 T = TypeVar("T")
@@ -42,6 +42,8 @@ _NOT_ABOUT_ONE_SERVER = frozenset({"no-baseline", "launch-noise-unknown"})
 def bench_command(args: argparse.Namespace) -> int:
     args.url = args.url.rstrip("/").removesuffix("/v1")  # people paste the URL their client library wants
     workload = _workload(args)
+    if args.save_result is not None:  # before it is measured
+        check_output_file(f"--save-result {args.save_result or repr('')}", Path(args.save_result))
     study, trial = run_interruptible(
         _bench(args, workload), on_signal=_say, resume_hint="Nothing was changed on the server"
     )
@@ -56,7 +58,7 @@ def bench_command(args: argparse.Namespace) -> int:
         "findings": [f.model_dump(mode="json") for f in findings],
     }
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if args.save_result:
+    if args.save_result is not None:
         try:
             write_atomically(Path(args.save_result), text)
         except OSError as error:

@@ -9,10 +9,13 @@ import sys
 from rich.console import Console
 
 from spectune.api.results import open_study
+from spectune.errors import BadInput
 from spectune.report.terminal import study_tables
 
 
 def report_command(args: argparse.Namespace) -> int:
+    if args.out == "":
+        raise BadInput("--out: is empty; name a folder, or leave it out for the study's own")
     results = open_study(args.study_dir)
     paths = results.write_report(args.out)
     summary = results.summary

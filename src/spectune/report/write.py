@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from spectune.errors import EnvironmentFailed
+from spectune.errors import BadInput, EnvironmentFailed
 from spectune.report.html import render_html
 from spectune.report.markdown import render_markdown
 from spectune.report.records import StudySummary
@@ -28,6 +28,7 @@ def write_reports(study_dir: StudyDir, *, out: Path | None = None) -> list[Path]
         "report.json": summary_json(summary),
     }
     try:
+        _check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             write_atomically(folder / name, text)
@@ -36,3 +37,10 @@ def write_reports(study_dir: StudyDir, *, out: Path | None = None) -> list[Path]
     if out is None:
         study_dir.publish(list(texts))
     return [folder / name for name in texts]
+
+
+def _check_folder(folder: Path) -> None:
+    there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+    if there.exists() and not there.is_dir():
+        what = "is a file" if there == folder else f"{there} is a file"
+        raise BadInput(f"{folder}: {what}; give a folder for the reports")

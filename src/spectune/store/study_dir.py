@@ -68,6 +68,20 @@ def write_atomically(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
+def check_output_file(said: str, path: Path) -> None:
+    """Raises ``BadInput`` where no file can be put: a folder, a device, a place in what is no folder.
+
+    ``said``: how it was asked for. A device or a pipe would be replaced by a file of its name.
+    """
+    if path.is_dir():
+        raise BadInput(f"{said}: is a folder; give the name of a file in it, e.g. {path / 'result'}")
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{said}: is a device or a pipe; name a file")
+    if not path.parent.is_dir():
+        what = "is no folder" if path.parent.exists() else "does not exist; make it"
+        raise BadInput(f"{said}: {path.parent} {what}, or name a file elsewhere")
+
+
 def _to_json(value: Any) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
