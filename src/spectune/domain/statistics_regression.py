@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import mul
 
 Vector = Sequence[float]
@@ -133,7 +134,15 @@ class Posterior:
         """Mean and standard deviation of ``features . beta``, without the discrepancy."""
         scaled = self.prior.scaled(features)
         cross = [sum(map(mul, scaled, row)) for row in self.rows]
-        return self._at(self.prior.mean(features), sum(map(mul, scaled, features)), cross)
+        solved = [sum(map(mul, scaled, row)) for row in self._solved_rows]
+        return self._given(self.prior.mean(features), sum(map(mul, scaled, features)), cross, solved)
+
+    @cached_property
+    def _solved_rows(self) -> list[tuple[float, ...]]:
+        """Inverse of ``lower`` times the rows: any combination of coefficients is one of these columns."""
+        return list(
+            zip(*(forward(self.lower, column) for column in zip(*self.rows, strict=True)), strict=True)
+        )
 
     def predict(self, features: Vector, *, discrepancy: Vector, variance: float) -> tuple[float, float]:
         """Mean and standard deviation at a new point.
@@ -146,7 +155,9 @@ class Posterior:
         return self._at(self.prior.mean(features), sum(map(mul, scaled, features)) + variance, cross)
 
     def _at(self, mean: float, variance: float, cross: Vector) -> tuple[float, float]:
-        solved = forward(self.lower, cross)
+        return self._given(mean, variance, cross, forward(self.lower, cross))
+
+    def _given(self, mean: float, variance: float, cross: Vector, solved: Vector) -> tuple[float, float]:
         shift = sum(map(mul, cross, self.weights))
         return mean + shift, math.sqrt(max(0.0, variance - sum(map(mul, solved, solved))))
 

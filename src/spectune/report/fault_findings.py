@@ -169,12 +169,13 @@ def ignored_request_fields(trials: Sequence[Trial]) -> Iterable[Finding]:
             seen = (counts.num_accepted_tokens, counts.num_draft_tokens)
             counted.setdefault(trial.arm_id, set()).add(seen)
             arms[trial.arm_id] = trial.arm
+    launches: dict[str, list[Arm]] = {}
+    for arm in arms.values():
+        launches.setdefault(arm.model_copy(update={"request": {}}).arm_id, []).append(arm)
     pairs: dict[str, dict[tuple[str, ...], list[tuple[Arm, Arm]]]] = {}
-    for one, other in itertools.combinations(arms.values(), 2):
-        changed = differing_factors(one, other)
-        if all(name.startswith("request.") for name in changed):
-            launch = one.model_copy(update={"request": {}}).arm_id
-            pairs.setdefault(launch, {}).setdefault(changed, []).append((one, other))
+    for launch, alike_else in launches.items():
+        for one, other in itertools.combinations(alike_else, 2):
+            pairs.setdefault(launch, {}).setdefault(differing_factors(one, other), []).append((one, other))
     ignored: dict[tuple[str, ...], dict[str, Arm]] = {}
     for by_fields in pairs.values():
         told: list[set[str]] = []
