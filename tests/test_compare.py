@@ -233,6 +233,10 @@ class TestCommands:
         assert "group/done" in out and "10/9" in out
         states = {s.study_dir.rsplit("/", 1)[-1]: s.state for s in list_studies(tmp_path)}
         assert states == {"done": "done", "half": "unfinished", "broken": "damaged"}
+        for end, state in ((None, "unfinished"), ("predict: no gain is left", "done")):  # its plan grows
+            searched = made.study.model_copy(update={"search": "predict", "search_end": end, "plan": ()})
+            place = written(tmp_path / f"search-{state}", LoadedStudy("search", searched, made.trials))
+            assert list_studies(Path(place))[0].state == state
         assert main(["ls", str(tmp_path / "nothing")]) == 2
 
     def test_ls_sees_a_lock_that_is_held(self, tmp_path: Path) -> None:

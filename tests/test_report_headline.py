@@ -112,6 +112,12 @@ class TestHeadline:
         trials = [trial(of, BASELINE, 1, speeds=UNEVEN), trial(of, FAST, 2, speeds=scaled(1.2))]
         assert summarize(of, trials).headline.endswith("Preliminary: 1 of 3 launches still to come.")
 
+    def test_of_an_unfinished_search_says_so_whatever_its_plan_holds(self):
+        """The plan of a search has the launches that were asked for, and grows."""
+        of = study(FAST, SLOW, search="predict").model_copy(update={"plan": ()})
+        trials = [trial(of, BASELINE, 1, speeds=UNEVEN), trial(of, FAST, 2, speeds=scaled(1.2))]
+        assert summarize(of, trials).headline.endswith("Preliminary: the search has not ended.")
+
     def test_of_a_simulated_engine_says_first_that_it_is_no_measurement(self):
         of = study(FAST)
         trials = [

@@ -112,7 +112,8 @@ def list_study(path: Path) -> ListedStudy:
             last_change=last,
             problem=str(error).splitlines()[0],
         )
-    state: State = "done" if best["num_remaining"] == 0 else "unfinished"
+    searches = study.search is not None and study.search_end is None  # its plan grows as it goes
+    state: State = "unfinished" if best["num_remaining"] or searches else "done"
     if study.imported is not None:
         state, last = "imported", study.created_at
     elif is_running(path):

@@ -43,7 +43,9 @@ def headline(study: Study, arms: Sequence[ArmSummary], *, num_remaining: int, si
         sentences += _stopped_early(arms)
     if baseline.loads:
         sentences += _not_launched(study, arms)
-    if baseline.loads and num_remaining:
+    if baseline.loads and study.search is not None and study.search_end is None:
+        sentences.append("Preliminary: the search has not ended.")
+    elif baseline.loads and num_remaining:
         sentences.append(f"Preliminary: {num_remaining} of {len(study.plan)} launches still to come.")
     return " ".join(sentences)
 
