@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from exchange_studies import K3, K5, drawn, written
 from report_studies import machine, prompts
+from rich.console import Console
 
 from spectune.cli.main import main
 from spectune.domain.acceptance import AcceptanceCounts
@@ -19,6 +20,7 @@ from spectune.domain.statistics_between import acceptance_changes
 from spectune.domain.workload import Sampling
 from spectune.exchange.comparable import comparability
 from spectune.exchange.compare import StudyComparison, compare_studies
+from spectune.exchange.compare_view import comparison_view
 from spectune.exchange.listing import age_of, is_running, list_studies
 from spectune.exchange.loaded import LoadedStudy
 from spectune.store.study_dir import StudyDir
@@ -204,6 +206,24 @@ class TestCommands:
         assert main(["compare", *places, "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
         assert StudyComparison.model_validate(document).num_ratios == 3 + 2
+
+    @pytest.mark.parametrize(("columns", "tables"), [(80, 4), (300, 1)])
+    def test_tables_of_many_studies_are_parted_rather_than_cut(
+        self, columns: int, tables: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        rng = random.Random(15)
+        studies = [drawn(rng, prompts=4, machine=machine(cpu="EPYC" if i else "Xeon")) for i in range(5)]
+        found = compare_studies(studies)
+        Console(highlight=False).print(comparison_view(found))
+        out = capsys.readouterr().out
+        assert "…" not in out
+        assert max(map(len, out.splitlines())) <= columns
+        assert out.count("at c=1") == 2 * tables  # of speeds, and of acceptance lengths
+        for place in range(1, 5):
+            ratio = cell(found, "eagle3-k3", place).ratio
+            assert ratio is not None and ratio.low is not None and ratio.high is not None
+            assert f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] of speedups" in out
 
     def test_hostile_names_stay_text(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         rng = random.Random(11)

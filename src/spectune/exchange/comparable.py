@@ -20,7 +20,7 @@ _EFFECTS: dict[Aspect, str] = {
     "prompts": "ratios are over the prompts in both",
     "sampling": "nothing is divided: other requests were asked",
 }
-_UNKNOWN = "not recorded: the ratios assume that it is the same"
+_UNKNOWN = "the ratios assume that it is the same"
 _NO_COMMON_PROMPT = "nothing is divided: no prompt is in both"
 
 

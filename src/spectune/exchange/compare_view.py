@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +23,7 @@ from spectune.report.words import (
     times,
 )
 
+_ANY_WIDTH = 10_000
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -29,13 +32,41 @@ def comparison_view(found: StudyComparison) -> RenderableType:
     parts: list[RenderableType] = [*_studies(found), *_differences(found)]
     for label in dict.fromkeys(row.load for row in found.rows):
         rows = [row for row in found.rows if row.load == label]
-        parts.append(_table(found, rows, label))
+        parts.append(_fitting(found, rows, label, _table))
         lengths = [
             row for row in rows if any(c is not None and c.acceptance_length is not None for c in row.cells)
         ]
-        parts += [_acceptance_table(found, lengths, label)] if lengths else []
+        parts += [_fitting(found, lengths, label, _acceptance_table)] if lengths else []
     parts += _reasons(found)
     return Group(*parts)
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """One table of all studies where it fits, else one for each study against the first."""
+
+    whole: Table
+    parts: Sequence[Table]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = Measurement.get(console, options.update(width=_ANY_WIDTH), self.whole).maximum
+        yield from (self.whole,) if wide <= options.max_width else self.parts
+
+
+def _fitting(
+    found: StudyComparison,
+    rows: list[CompareRow],
+    label: str,
+    table: Callable[[StudyComparison, list[CompareRow], str, Sequence[int]], Table],
+) -> _Fitting:
+    every = range(len(found.studies))
+    return _Fitting(
+        table(found, rows, label, every),
+        [
+            table(found, [r for r in rows if r.cells[0] or r.cells[other]], label, (0, other))
+            for other in every[1:]
+        ],
+    )
 
 
 def _letter(place: int) -> str:
@@ -75,7 +106,7 @@ def _differences(found: StudyComparison) -> Iterable[Text]:
                 yield Text(f"    so {one_line(check.effect)}", style="yellow")
 
 
-def _table(found: StudyComparison, rows: list[CompareRow], label: str) -> Table:
+def _table(found: StudyComparison, rows: list[CompareRow], label: str, places: Sequence[int]) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -85,21 +116,23 @@ def _table(found: StudyComparison, rows: list[CompareRow], label: str) -> Table:
         title_style="bold",
     )
     table.add_column("arm", overflow="fold", min_width=8, ratio=1)
-    for place in range(len(found.studies)):
+    for place in places:
         table.add_column(f"{_letter(place)} tok/s", justify="right", no_wrap=True)
         table.add_column("speedup", justify="right", no_wrap=True)
         if place:
             table.add_column(f"{_letter(place)} / A", no_wrap=True)
     for row in rows:
         cells: list[str] = []
-        for place, cell in enumerate(row.cells):
+        for place, cell in ((place, row.cells[place]) for place in places):
             cells += _figures(row, cell)
             cells += [_ratio_text(cell)] if place else []
         table.add_row(Text(one_line(row.arm, limit=80)), *(Text(c) for c in cells))
     return table
 
 
-def _acceptance_table(found: StudyComparison, rows: list[CompareRow], label: str) -> Table:
+def _acceptance_table(
+    found: StudyComparison, rows: list[CompareRow], label: str, places: Sequence[int]
+) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -109,13 +142,13 @@ def _acceptance_table(found: StudyComparison, rows: list[CompareRow], label: str
         title_style="bold",
     )
     table.add_column("arm", overflow="fold", min_width=8, ratio=1)
-    for place in range(len(found.studies)):
+    for place in places:
         table.add_column(_letter(place), justify="right", no_wrap=True)
         if place:
             table.add_column(f"{_letter(place)} / A", no_wrap=True)
     for row in rows:
         cells: list[str] = []
-        for place, cell in enumerate(row.cells):
+        for place, cell in ((place, row.cells[place]) for place in places):
             length = cell.acceptance_length if cell is not None else None
             cells.append(number(length.value if length else None))
             cells += [times(cell.acceptance_ratio if cell is not None else None)] if place else []

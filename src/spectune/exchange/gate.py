@@ -107,7 +107,9 @@ def gate(
             known = [p for p in pairs if not p.is_baseline and old.acceptance(p.old.arm_id, point)]
             lacking += _lacking("acceptance length", known, point.label, lengths, without=broken)
     if not named and not broken:
-        raise BadInput(f"gate: {new.place} and {old.place} have no measured arm and load point in common")
+        raise BadInput(
+            f"gate: {new.place} and {old.place} have no arm and load point in common, measured prompt by prompt"
+        )
     values = fallen([c for *_, c in named], max_fall=max_slowdown, alpha=alpha)
     checks = tuple(
         _checked(name, p, max_slowdown=max_slowdown, alpha=alpha)
