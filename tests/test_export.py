@@ -386,6 +386,18 @@ class TestTables:
         assert float(rows[1]["speedup"]) == loaded.summary.arms[1].first.speedup.value  # type: ignore[union-attr]
         assert rows[0]["speedup"] == ""
 
+    def test_a_prompt_is_set_against_the_baseline_of_its_own_node(self) -> None:
+        """Node b is half as fast; on both the arm is 1.1x of plain decoding."""
+        of = study(K3)
+        runs = [("a", BASELINE, 100.0), ("b", BASELINE, 50.0), ("a", K3, 110.0), ("b", K3, 55.0)]
+        trials = [trial(of, arm, i, speeds=v, node=node) for i, (node, arm, v) in enumerate(runs, start=1)]
+        loaded = LoadedStudy("here", of, tuple(trials))
+        speedups = [row["speedup"] for row in rows_of(loaded, "prompts", arm_id=K3.arm_id)]
+        assert speedups == pytest.approx([1.1] * 3)
+        assert [row["node"] for row in rows_of(loaded, "trials")] == ["a", "b", "a", "b"]
+        (arm,) = rows_of(loaded, "arms", arm_id=K3.arm_id)
+        assert arm["speedup"] == pytest.approx(1.1)
+
     @pytest.mark.parametrize("kind", ["arms", "trials", "requests"])
     def test_every_row_has_every_column(self, kind: Any) -> None:
         loaded = drawn(random.Random(3))

@@ -170,6 +170,7 @@ def _trial_params(trial: Trial) -> dict[str, Any]:
         "target": arm.target,
         **arm.knobs.model_dump(),
         "repetition": trial.repetition,
+        "node": trial.node,
         "launch": trial.launch_number,
         "workload_hash": trial.workload_hash,
         **{k: REDACTED if is_secret(k.split(".", 1)[1]) else v for k, v in settings.items()},

@@ -41,7 +41,7 @@ def _samples(loaded: LoadedStudy, point: LoadPoint) -> dict[str, list[SpeedSampl
         load = load_of(trial, point)
         speeds = {} if load is None else speed_by_prompt([load])
         if speeds:
-            sample = SpeedSample(arm_id=trial.arm_id, order=trial.launch_number, speed_by_prompt=speeds)
+            sample = SpeedSample(trial.arm_id, trial.launch_number, speeds, trial.place)
             found.setdefault(trial.arm_id, []).append(sample)
     return found
 

@@ -64,6 +64,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "started_at": "time, UTC",
         "ended_at": "time, UTC",
         "engine_version": "as the server said",
+        "node": "of a cluster, that it ran on; NULL: the study's host",
         "workload_hash": "equal: the same prompts, sampling and loads",
         "phases_s": "MAP of phase to seconds",
         "simulated": "true: no measurement",
@@ -117,6 +118,7 @@ _TRIAL_TYPES = {
     "started_at": "TIMESTAMPTZ",
     "ended_at": "TIMESTAMPTZ",
     "server": "STRUCT(version VARCHAR)",
+    "node": "VARCHAR",
     "workload_hash": "VARCHAR",
     "phases_s": "MAP(VARCHAR, DOUBLE)",
     "simulated": "BOOLEAN",
@@ -153,7 +155,7 @@ FROM (SELECT d.study_dir, s.name AS study, unnest(s.arms) AS arm, generate_subsc
 _TRIALS = """
 SELECT f.study_dir, t.trial_id, number, arm.name AS arm, arm_id, arm.knobs.method AS method,
   arm.knobs.num_draft_tokens AS num_draft_tokens, repetition, status, failure.cause AS cause, started_at, ended_at,
-  server.version AS engine_version, workload_hash, phases_s, simulated
+  server.version AS engine_version, node, workload_hash, phases_s, simulated
 FROM trial_files AS t JOIN trial_dirs AS f ON t.filename = f.file
 """
 _REQUESTS = """
