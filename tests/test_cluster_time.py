@@ -148,6 +148,15 @@ def test_the_command_says_what_it_assumed(tmp_path: Path, capsys: pytest.Capture
     assert two["finish_s"]["value"] == pytest.approx(2 * 90 + 2 * 90 + 5)
     assert one["finish_s"]["low"] is None
     assert "times given for launch and measurement; no interval" in document["basis"]
+    path.write_text(f"{path.read_text()}ray: {{trials_per_node: 2}}\n")  # so that a node does the work of two
+    times = ["--launch-s", "60", "--measure-s", "30"]
+    assert main(["plan", str(path), "--nodes", "1,4", *times, "--json"]) == 0
+    shared, idle = json.loads(capsys.readouterr().out)["plans"]
+    assert (shared["nodes"], shared["finish_s"]) == (1, two["finish_s"])
+    assert shared["node_hours"] == pytest.approx(two["node_hours"] / 2)
+    assert (idle["nodes"], idle["lanes"]) == (4, 4)
+    assert main(["plan", str(path), "--nodes", "1,4", *times]) == 0
+    assert "of 4 nodes only 2 find work" in capsys.readouterr().out
     assert main(["plan", str(path), "--failures", "2%", "--dir", str(tmp_path / "none")]) == 0
     assert "with a node lost under 2.0% of the launches" in capsys.readouterr().out
     with pytest.raises(SystemExit):

@@ -20,7 +20,7 @@ from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput
 from spectune.report.words import count, one_line
-from spectune.runner.capacity import CapacityPlan, plan_capacity
+from spectune.runner.capacity import CapacityPlan, nodes_of_lanes, plan_capacity
 from spectune.runner.plan import resolve_study
 from spectune.store.opening import open_study, study_exists
 from spectune.store.places import is_shared
@@ -138,10 +138,11 @@ def _show(study: Study, plan: CapacityPlan, args: argparse.Namespace) -> None:
     if args.failures:
         back = "never" if args.repair_min is None else f"after {args.repair_min:g} minutes"
         console.print(Text(f"with a node lost under {args.failures:.1%} of the launches, back {back}"))
-    size = study.nodes_per_server
-    idle = [time for time in plan.times if time.lanes and time.lanes * size < time.nodes]
+    share, size = (study.cluster.trials_per_node if study.cluster else 1), study.nodes_per_server
+    used = [(time, nodes_of_lanes(time.lanes, share=share, size=size)) for time in plan.times]
+    idle = [f"of {time.nodes} nodes only {of} find work" for time, of in used if 0 < of < time.nodes]
     if idle:
-        console.print(Text(f"of {idle[0].nodes} nodes only {idle[0].lanes * size} find work"))
+        console.print(Text(idle[0]))
 
 
 def _cells(time: ClusterTime) -> tuple[str, ...]:

@@ -75,10 +75,20 @@ def plan_capacity(
     return CapacityPlan(launches, arms, found, basis, arm, baseline)
 
 
+def nodes_of_lanes(lanes: int, *, share: int, size: int) -> int:
+    """How many nodes so many lanes fill, ``share`` of them on one, or each on ``size``."""
+    return -(-lanes // share) if size == 1 else lanes * size
+
+
 def _on_nodes(work: ClusterWork, count: int, *, share: int, size: int, level: float) -> ClusterTime:
-    """Nodes that serve together are one lane, and ``nodes`` and node hours those of all of them."""
+    """``nodes`` and node hours are those of nodes: such as serve together are one lane, and one may be several."""
     if size == 1:
-        return cluster_time(work, nodes=count * share, level=level)
+        time = cluster_time(work, nodes=count * share, level=level)
+        if share == 1 or not time.lanes:
+            return replace(time, nodes=count)
+        used = nodes_of_lanes(time.lanes, share=share, size=size)
+        hours = None if time.node_hours is None else time.node_hours * used / time.lanes
+        return replace(time, nodes=count, node_hours=hours)
     if count < size:
         return ClusterTime(
             count, 0, 0.0, 0.0, None, None, f"a server spans {size} nodes: fewer serve nothing"
