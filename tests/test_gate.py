@@ -12,7 +12,8 @@ from exchange_studies import K3, K5, drawn, written
 from report_studies import failed, machine, speculative
 
 from spectune.cli.main import main
-from spectune.domain.statistics_between import Change, fallen, speed_changes, together
+from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.statistics_between import Change, acceptance_changes, fallen, speed_changes, together
 from spectune.domain.statistics_multiple import holm
 from spectune.domain.workload import Sampling
 from spectune.errors import BadInput
@@ -170,6 +171,26 @@ def test_a_change_by_hand() -> None:
     assert change.log_ratio == pytest.approx(-0.1)
     assert change.error == pytest.approx(math.sqrt(0.02))
     assert change.degrees == 2
+
+
+def test_equal_acceptance_has_not_fallen_by_a_rounding() -> None:
+    """Greedy launches repeat each other; the mean of 3 equal logarithms and that of 7 differ in the last digit."""
+    rng = random.Random(2)
+    for _ in range(100):
+        launch = {}
+        for i in range(8):
+            drafts = rng.randint(20, 60)
+            kept = rng.randint(0, 3 * drafts)
+            launch[f"p{i}"] = AcceptanceCounts(
+                num_drafts=drafts, num_draft_tokens=3 * drafts, num_accepted_tokens=kept
+            )
+        for old, new in ((3, 7), (7, 3), (5, 11), (3, 11), (2, 2)):
+            (change,) = acceptance_changes({"arm": ([launch] * old, [launch] * new)}).values()
+            assert change.log_ratio == pytest.approx(0, abs=1e-12)
+            (p_fell,) = fallen([change], max_fall=0.0, alpha=0.05)
+            assert p_fell is not None and p_fell > 0.3
+            (p_fell,) = fallen([change], max_fall=0.03, alpha=0.05)
+            assert p_fell == pytest.approx(1)
 
 
 def test_arms_that_shared_their_launches_tell_of_noise_once() -> None:

@@ -22,6 +22,9 @@ from spectune.domain.statistics_multiple import holm
 _CONTRADICTION = 0.95
 """An arm's own noise counts alone where it contradicts the other arms' beyond this quantile of F."""
 
+ROUNDING = 1e-12
+"""What sums of one and the same logarithm may differ by: greedy texts repeat, and so do their acceptance lengths."""
+
 SpeedByPrompt = Mapping[str, float]
 AcceptanceByPrompt = Mapping[str, AcceptanceCounts]
 LaunchNumbers = Mapping[str, tuple[Sequence[int], Sequence[int]]]
@@ -57,11 +60,10 @@ class Change:
         if self.error is None or self.degrees is None:
             return None
         distance = self.log_ratio - log_limit
-        if self.error == 0:
-            return 1.0 if distance >= 0 else 0.0
+        error = max(self.error, ROUNDING)
         from scipy.special import stdtr  # as in statistics.t_quantile
 
-        return float(stdtr(self.degrees, distance / self.error))
+        return float(stdtr(self.degrees, distance / error))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from spectune.domain.record import Record
-from spectune.domain.statistics_between import Change, fallen, together
+from spectune.domain.statistics_between import ROUNDING, Change, fallen, together
+from spectune.domain.workload import LoadPoint
 from spectune.errors import BadInput
 from spectune.exchange.comparable import Comparability, comparability
 from spectune.exchange.loaded import LoadedStudy
@@ -104,7 +105,7 @@ def gate(
         if "acceptance" in figures:
             lengths = acceptance_changes_of(old, new, pairs, point)
             named += _named("acceptance length", pairs, point.label, lengths, independent=False)
-            known = [p for p in pairs if not p.is_baseline and old.acceptance(p.old.arm_id, point)]
+            known = [p for p in pairs if not p.is_baseline and _drafted(old, p.old.arm_id, point)]
             lacking += _lacking("acceptance length", known, point.label, lengths, without=broken)
     if not named and not broken:
         raise BadInput(
@@ -139,6 +140,10 @@ def _lacking(
     return [f"{figure} of {name} at {load}" for name in gone]
 
 
+def _drafted(loaded: LoadedStudy, arm_id: str, point: LoadPoint) -> bool:
+    return any(c.num_drafts for launch in loaded.acceptance(arm_id, point) for c in launch.values())
+
+
 def _measured(loaded: LoadedStudy, arm_id: str) -> bool:
     return any(t.arm_id == arm_id for t in loaded.results)
 
@@ -164,7 +169,7 @@ def _checked(
     bounds = change.interval(1 - 2 * alpha)
     if p_fell is not None and p_fell <= alpha:
         outcome: Outcome = "fell"
-    elif bounds is not None and bounds[0] >= 1 - max_slowdown:
+    elif bounds is not None and bounds[0] >= 1 - max_slowdown - ROUNDING:
         outcome = "held"
     else:
         outcome = "cannot tell"
@@ -210,7 +215,7 @@ def _line(
         more = f" ({len(lacking) - 1} more)" if len(lacking) > 1 else ""
         return (
             f"passed, but cannot tell: no fall of more than {limit} is shown, and {lacking[0]}, which the baseline "
-            f"study has, was not measured on the same prompts{more}; finish the study"
+            f"study has, was not measured on the same prompts{more}; measure it whole"
         )
     unsure = [c for c in checks if c.outcome == "cannot tell"]
     if not unsure:
