@@ -31,7 +31,7 @@ from spectune.store.objects import ObjectStore
 from spectune.store.opening import create_study, live_study, open_study, study_exists, work_on
 from spectune.store.places import Bucket
 from spectune.store.shared import SharedStudyDir
-from spectune.store.study_dir import TrialDir
+from spectune.store.study_dir import TrialDir, rank_log, rank_logs
 
 pytestmark = [pytest.mark.stores, pytest.mark.timeout(900)]
 pytest.importorskip("s3fs", reason="needs the extra s3 (make test-stores)")
@@ -264,6 +264,18 @@ def test_a_log_that_grows_after_its_trial_and_an_interrupted_trial_are_there_at_
     assert store.get(f"trials/{path.name}/server.log") == b"ready\nstopped\n"
     assert list(store.listing(f"trials/{begun.path.name}")) == [f"trials/{begun.path.name}/plan.json"]
     assert texts(place) == ["one"]
+
+
+def test_the_log_of_every_rank_comes_back_with_the_rest(server: S3Server, place: str) -> None:
+    """Of a server over several nodes: `diagnose` and MLflow read them."""
+    create_study(place, study=a_study(), source="question: q\n")
+    directory = work_on(place)
+    with directory.lock():
+        add_trial(directory, "one", log="rank 0\n")
+        (path,) = directory.trial_paths()
+        rank_log(TrialDir(path).log_path, 1).write_text("rank 1\n")
+    (copy,) = open_study(place, whole=True).trial_paths()
+    assert {rank: log.read_text() for rank, log in rank_logs(copy).items()} == {1: "rank 1\n"}
 
 
 def test_an_error_in_the_work_tells_too_what_stayed_here(server: S3Server, place: str) -> None:

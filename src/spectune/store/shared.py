@@ -25,7 +25,9 @@ from spectune.store.study_dir import StudyDir, write_atomically
 
 HEAD_FILES = ("study.yaml", "study.json")
 REPORT_FILES = ("report.md", "report.html", "report.json")
-TRIAL_OBJECT = re.compile(r"trials/[0-9]{4,9}-[A-Za-z0-9_-]{1,80}/[a-z]{1,20}\.(json|jsonl|log)")
+TRIAL_OBJECT = re.compile(
+    r"trials/[0-9]{4,9}-[A-Za-z0-9_-]{1,80}/([a-z]{1,20}\.(json|jsonl|log)|server-rank[1-9][0-9]{0,2}\.log)"
+)
 READ_FILES = ("trial.json", "requests.jsonl")
 _IN_STORE = ".in-store"
 _OF_THE_MOMENT = ("progress.json", "abort.json")
