@@ -273,6 +273,23 @@ class TestKubernetes:
             <= deployment["spec"]["template"]["metadata"]["labels"].items()
         )
 
+    @pytest.mark.parametrize(
+        ("flags", "gpus"),
+        [
+            (("--tp", "8", "--dp", "8", "--enable-dp-attention"), "8"),  # of SGLang: on the same GPUs
+            (("--tp-size=4", "--dp-size=2"), "8"),
+            (("--tp", "2", "--pp-size", "2"), "4"),
+        ],
+    )
+    def test_gpus_are_those_that_the_parallel_flags_take(self, flags: tuple[str, ...], gpus: str) -> None:
+        arm = speculative("eagle", engine="sglang")
+        of = study(arm, machine=machine(gpus=("H100",) * 8))
+        command = ("python3", "-m", "sglang.launch_server", "--model-path", "org/model", *flags)
+        trials = (trial(of, BASELINE, 1, speeds=50.0), trial(of, arm, 2, speeds=90.0, command=command))
+        text = exported(LoadedStudy("here", of, trials), "kubernetes", image="lmsysorg/sglang:v0.5.23")
+        container = next(yaml.safe_load_all(text))["spec"]["template"]["spec"]["containers"][0]
+        assert container["resources"] == {"limits": {"nvidia.com/gpu": gpus}}
+
     def test_names_are_labels_of_rfc_1035(self) -> None:
         for document in yaml.safe_load_all(self.manifest()):
             assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", document["metadata"]["name"])

@@ -30,9 +30,11 @@ _PARALLEL_FLAGS = {
     "--pipeline-parallel-size": "pipeline",
     "-pp": "pipeline",
     "--pp-size": "pipeline",
+    "--pp": "pipeline",
     "--data-parallel-size": "data",
     "-dp": "data",
     "--dp-size": "data",
+    "--dp": "data",
 }
 _NOT_MOUNTED = ("/dev/", "/proc/", "/sys/", "/tmp/")
 
@@ -204,7 +206,10 @@ def _variable_of(flag: str) -> str:
 
 
 def _num_gpus(loaded: LoadedStudy, engine: str, argv: Sequence[str]) -> int:
-    """By the parallel flags; llama.cpp takes all there are; none on a machine without."""
+    """By the parallel flags; llama.cpp takes all there are; none on a machine without.
+
+    SGLang's data parallel attention shares the GPUs of tensor parallelism.
+    """
     gpus = loaded.study.machine.gpus
     if gpus == ():
         return 0
@@ -216,6 +221,8 @@ def _num_gpus(loaded: LoadedStudy, engine: str, argv: Sequence[str]) -> int:
         text = value if equals else following
         if name in _PARALLEL_FLAGS and text.isascii() and text.isdecimal():
             sizes[_PARALLEL_FLAGS[name]] = max(1, min(int(text), 1024))
+    if engine == "sglang" and "--enable-dp-attention" in argv:
+        sizes.pop("data", None)
     total = 1
     for size in sizes.values():
         total *= size
