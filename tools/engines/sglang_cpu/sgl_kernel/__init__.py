@@ -6,7 +6,7 @@ radix cache, speculative workers, metrics and logs are the real SGLang; only its
 CPU kernels are replaced. It is slow, so a speed measured with it must never be
 presented as SGLang's.
 
-Covered: dense Llama-like models on one process, ``--attention-backend
+Covered: dense Llama-like models, with tensor parallelism, ``--attention-backend
 intel_amx``, with EAGLE, EAGLE3, STANDALONE, NGRAM or no speculation. What is not
 covered raises ``NotImplementedError`` when it is called.
 
@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from . import attention, dense
+from . import attention, collective, dense
 from .draft_tree import build_tree_kernel_efficient_cpu, verify_tree_greedy_cpu
 from .kv_cache import (
     assign_draft_cache_locs_contiguous_cpu,
@@ -57,7 +57,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "rotary_embedding_cpu": dense.rotary_embedding,
     "store_cache_cpu": dense.store_cache,
     "init_cpu_threads_env": dense.ignore,
-    "initialize": dense.ignore,
+    "initialize": collective.initialize,
+    "shm_allreduce": collective.all_reduce,
+    "shm_allgather": collective.all_gather,
     "decode_attention_cpu": attention.decode_attention,
     "extend_attention_cpu": attention.extend_attention,
 }
