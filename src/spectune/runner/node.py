@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,6 +44,7 @@ from spectune.runner.ray_worker import (
     undo_niceness_of_ray,
     undo_variables_of_ray,
 )
+from spectune.runner.scratch import Scratch
 from spectune.runner.trial import run_trial
 from spectune.server.lifecycle import to_the_end
 from spectune.store.abort import ask_to_abort
@@ -224,8 +224,9 @@ class NodeRunner:
             on_message=self._say,
         )
         hypothesis = Hypothesis.model_validate_json(order.hypothesis)
-        with tempfile.TemporaryDirectory(prefix="spectune-trial-") as parent:
-            folder = Path(parent) / order.name
+        scratch = Scratch("spectune-trial-")
+        try:
+            folder = scratch.folder / order.name
             folder.mkdir()
             self._folder = folder
             try:
@@ -249,6 +250,8 @@ class NodeRunner:
                 self._folder = None
                 self._place = replace(self._place, alive=())
             return NodeReply(_files_of(folder))
+        finally:
+            scratch.remove()
 
     async def _end_kept(self) -> NodeReply:
         if self._place is not None:

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import tempfile
 import threading
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from spectune.domain.study import Study
@@ -42,6 +39,7 @@ from spectune.runner.ray_worker import (
     undo_variables_of_ray,
 )
 from spectune.runner.replica_batches import AnsweredBatch, AnsweredPrompt, AskedBatch, AskedPrompt
+from spectune.runner.scratch import Scratch
 from spectune.runner.trial import is_not_the_arms_fault
 from spectune.server.lifecycle import end_server
 from spectune.server.probe import read_facts
@@ -175,7 +173,7 @@ class Replica:
         self._sampling = DataSampling.model_validate_json(setup.sampling)
         self._me = me()
         self._process = uuid.uuid4().hex
-        self._logs = Path(tempfile.mkdtemp(prefix="spectune-replica-"))
+        self._logs = Scratch("spectune-replica-")
         self._log_read: dict[str, int] = {}
         self._models = ModelPaths({})
         self._encoder: TokenizerEncoder | None = None
@@ -295,7 +293,7 @@ class Replica:
             models=self._models,
             host=local_host(data_home()),
             owner=f"{self._setup.owner}#{self._me.job_id}/{self._me.actor_id}",
-            logs=self._logs,
+            logs=self._logs.folder,
             answer_tokens=self._sampling.max_tokens,
             on_message=self._say,
         )
@@ -394,7 +392,7 @@ class Replica:
                 is_told = True
                 self._life.cancel()  # once: a second time would disturb what proves the server gone
             await asyncio.wait({self._life}, timeout=_TALK_EVERY_S)
-        shutil.rmtree(self._logs, ignore_errors=True)
+        self._logs.remove()
 
     def _news(self) -> ReplicaNews:
         messages, self._messages = tuple(self._messages), []
@@ -412,7 +410,7 @@ class Replica:
             num_compared=now,
             server=self._server,
             messages=messages,
-            logs=str(self._logs),
+            logs=str(self._logs.folder),
             log_name=name,
             log=log,
             fault=None if error is None else str(error) or repr(error),
@@ -423,7 +421,7 @@ class Replica:
 
     def _next_log_piece(self) -> tuple[str, bytes]:
         """Of the oldest log that has more than was read."""
-        for path in sorted(self._logs.glob("*.log")):
+        for path in sorted(self._logs.folder.glob("*.log")):
             begin = self._log_read.get(path.name, 0)
             if path.stat().st_size > begin:
                 with path.open("rb") as file:
