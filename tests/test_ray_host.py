@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -166,7 +165,7 @@ def test_two_nodes_killed_in_a_measurement_cost_nothing_but_time(driver: Driver,
     driver.study(SLOWER + "ray: {cpus: 1, resources: {spare: 1}}\n")
     process = driver.start()
     for name in ("x", "y"):
-        until(partial(_measures, driver, name))
+        until(partial(measured_on, driver, name))
         cluster.kill(name)
     process.communicate(timeout=500)
     assert process.returncode == 0, driver.said
@@ -178,12 +177,17 @@ def test_two_nodes_killed_in_a_measurement_cost_nothing_but_time(driver: Driver,
     until(lambda: cluster.servers() == [], within_s=30)
 
 
-def _measures(driver: Driver, node: str) -> bool:
-    """Whether the node has come to the measurement of an arm other than the baseline."""
-    for number, arm in re.findall(rf"^\[(\d+)/\S+ (\w+), launch 1 on {node}\b", driver.said, re.MULTILINE):
-        for progress in driver.folders.glob(f"{int(number):04d}-*/progress.json"):
-            if arm in ARMS and json.loads(progress.read_text())["phase"] == "measure":
-                return True
+def measured_on(driver: Driver, place: str) -> bool:
+    """Whether an arm other than the baseline is being measured there."""
+    found = sorted(driver.folders.glob("*/progress.json"))
+    for progress in found:
+        name = progress.parent.name
+        is_baseline = name.partition("-")[2] == found[0].parent.name.partition("-")[2]
+        if is_baseline or progress.with_name("trial.json").exists():
+            continue
+        now = json.loads(progress.read_text())
+        if (now["hostname"], now["phase"]) == (place, "measure"):
+            return True
     return False
 
 

@@ -5,7 +5,6 @@ The engine is the scripted fake one, whose ranks are processes that meet; a real
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from collections import Counter
@@ -15,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from ray_cluster_fixture import RayNodes, free_port, ray_nodes
-from test_ray_host import FAST, SLOW, SLOWER, Driver, until
+from test_ray_host import FAST, SLOW, SLOWER, Driver, measured_on, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 pytest.importorskip("ray", reason="needs Ray: make test-ray")
@@ -61,20 +60,6 @@ def ranks_alive(cluster: RayNodes) -> dict[str, psutil.Process]:
         if "--node-rank" in words:
             found[words[words.index("--node-rank") + 1]] = process
     return found
-
-
-def measured_on(driver: Driver, place: str) -> bool:
-    """Whether an arm other than the baseline is being measured there."""
-    found = sorted(driver.folders.glob("*/progress.json"))
-    for progress in found:
-        name = progress.parent.name
-        is_baseline = name.partition("-")[2] == found[0].parent.name.partition("-")[2]
-        if is_baseline or progress.with_name("trial.json").exists():
-            continue
-        now = json.loads(progress.read_text())
-        if (now["hostname"], now["phase"]) == (place, "measure"):
-            return True
-    return False
 
 
 def test_a_server_over_two_nodes_is_measured_and_recorded_rank_by_rank(

@@ -387,7 +387,7 @@ class _ClusterRun:
         self._watcher.on_trial_start(
             TrialStart(
                 number=number,
-                position=done + 1,
+                position=done + work.num_under_way,
                 total=done + work.num_open,
                 total_is_likely=True,
                 arm=work.study.arm(planned.arm_id),

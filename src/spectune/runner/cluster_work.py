@@ -50,6 +50,11 @@ class OpenWork:
         return sum(map(len, self.queue)) + len(self.running)
 
     @property
+    def num_under_way(self) -> int:
+        """Launches that nodes are at."""
+        return sum(bool(block) for block in self._taken.values())
+
+    @property
     def running(self) -> list[PlannedTrial]:
         return [planned for block in self._taken.values() for planned in block]
 
@@ -99,7 +104,7 @@ class OpenWork:
 
     def over_budget(self) -> bool:
         budget = self.study.budget
-        launches = num_launches(self.trials) + sum(bool(block) for block in self._taken.values())
+        launches = num_launches(self.trials) + self.num_under_way
         if budget.max_trials is not None and launches >= budget.max_trials:
             return True
         elapsed_s = time.monotonic() - self._began
