@@ -43,7 +43,7 @@ lease_s: 4
 """
 FAST, SLOW = STUDY.replace("SPEED", "400"), STUDY.replace("SPEED", "60")
 # Each measurement lasts long enough to kill two nodes in one, on a busy machine too.
-SLOWER = STUDY.replace("SPEED", "15")
+SLOWER = STUDY.replace("SPEED", "30")
 ARMS = {"good", "fair", "poor", "dead"}
 
 

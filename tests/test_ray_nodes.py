@@ -81,7 +81,7 @@ def test_a_server_over_two_nodes_is_measured_and_recorded_rank_by_rank(
 
 
 def test_a_killed_rank_ends_its_trial_at_once_and_no_other(driver: Driver, cluster: RayNodes) -> None:
-    driver.study(SLOWER + TWO)
+    driver.study(SLOW + TWO)
     process = driver.start()
     until(lambda: measured_on(driver, "a+b") and "1" in ranks_alive(cluster))
     ranks_alive(cluster)["1"].kill()
