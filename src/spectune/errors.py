@@ -49,6 +49,10 @@ class Problem:
     line: int | None = None
 
 
+MAX_LISTED = 50
+"""Problems of one file that are listed; more are counted."""
+
+
 class StudyFileError(BadInput):
     """All problems of one file, reported together."""
 
@@ -57,11 +61,11 @@ class StudyFileError(BadInput):
         self.problems = tuple(problems)
         count = len(self.problems) + num_not_listed
         lines = [f"{path}: {count} problem{'s' if count != 1 else ''}"]
-        for problem in self.problems:
+        for problem in self.problems[:MAX_LISTED]:
             place = f"line {problem.line}: " if problem.line is not None else ""
-            lines.append(f"  {place}{problem.where}: {problem.message}")
-        if num_not_listed:
-            lines.append(f"  and {num_not_listed} more")
+            lines.append(f"  {place}{problem.where:.200}: {problem.message}")
+        if count > len(lines) - 1:
+            lines.append(f"  and {count - len(lines) + 1} more")
         super().__init__("\n".join(lines))
 
 

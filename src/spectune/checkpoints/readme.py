@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from spectune.checkpoints.facts import DeclaredBase
 from spectune.checkpoints.reading import ModelFiles, Unreadable
+from spectune.domain.yaml_values import NotYaml, yaml_values
 
 FILE = "README.md"
 _MAX_BYTES = 65_536
@@ -40,7 +39,7 @@ def _front_matter(text: str) -> dict[str, Any]:
     if end is None:
         return {}
     try:
-        matter = yaml.safe_load("\n".join(lines[1:end]))
-    except (yaml.YAMLError, RecursionError, ValueError):
+        matter = yaml_values("\n".join(lines[1:end]))
+    except NotYaml:
         return {}
     return matter if isinstance(matter, dict) else {}

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from spectune.domain.yaml_values import NotYaml, yaml_values
 from spectune.errors import BadInput
 from spectune.preflight.flags_table import FlagTable
 
@@ -22,17 +21,17 @@ def config_words(path: str, table: FlagTable) -> list[str] | None:
             return None
         if file.stat().st_size > MAX_BYTES:
             raise BadInput(f"--config {path}: larger than {MAX_BYTES} bytes; that is no file of flags")
-        content: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as reason:
+        content: Any = yaml_values(file.read_text(encoding="utf-8"))
+    except (NotYaml, UnicodeDecodeError) as reason:
         raise BadInput(f"--config {path}: not YAML: {str(reason)[:300]}") from reason
     except OSError as reason:
         raise BadInput(f"--config {path}: {reason.strerror or reason}") from reason
     if not isinstance(content, dict):
         raise BadInput(f"--config {path}: must hold flags and their values, e.g. 'port: 8000'")
-    words: list[str] = []
-    for key, value in content.items():
-        words += _words(f"--{key}", value, table)
-    return words
+    try:
+        return [word for key, value in content.items() for word in _words(f"--{key}", value, table)]
+    except ValueError as reason:
+        raise BadInput(f"--config {path}: holds a number of more than 4300 digits") from reason
 
 
 def _words(flag: str, value: Any, table: FlagTable) -> list[str]:

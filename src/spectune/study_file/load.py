@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from spectune.errors import BadInput, Problem, StudyFileError
+from spectune.errors import MAX_LISTED, BadInput, Problem, StudyFileError
 from spectune.study_file.schema import StudySpec
 from spectune.study_file.yaml_lines import Document, read_yaml
 
@@ -57,13 +57,13 @@ def apply_override(value: Any, override: str) -> None:
     """Sets ``a.b=value`` in a parsed document; a bare engine name becomes a mapping where it must."""
     path, equals, text = override.partition("=")
     if not equals or not path:
-        raise BadInput(f"--set {override}: write it as key=value, e.g. --set engine=vllm")
+        raise BadInput(f"--set {override:.80}: write it as key=value, e.g. --set engine=vllm")
     try:
         new = read_yaml(text, name=f"--set {override:.80}").value if text.strip() else None
     except StudyFileError as error:
         raise BadInput(f"--set {override:.80}: {error.problems[0].message}") from error
     if not isinstance(value, dict):
-        raise BadInput(f"--set {override}: the study file is not a mapping")
+        raise BadInput(f"--set {override:.80}: the study file is not a mapping")
     *parents, last = path.split(".")
     here: Any = value
     for name in parents:
@@ -86,8 +86,10 @@ def apply_override(value: Any, override: str) -> None:
 
 
 def _item(items: list[Any], index: str, override: str) -> Any:
-    if not index.isdecimal() or int(index) >= len(items):
-        raise BadInput(f"--set {override}: {index!r} is no place in a list of {len(items)}; the first is 0")
+    if not index.isdecimal() or len(index) > 9 or int(index) >= len(items):
+        raise BadInput(
+            f"--set {override:.80}: {index!r:.40} is no place in a list of {len(items)}; the first is 0"
+        )
     return items[int(index)]
 
 
@@ -102,9 +104,9 @@ def parse_study(document: Document, *, name: str) -> StudySpec:
     try:
         return StudySpec.model_validate(value, context=context)
     except ValidationError as error:
-        problems = [_problem(details, document) for details in error.errors()]
-        problems.sort(key=lambda p: (p.line or 0, p.where))
-        raise StudyFileError(name, problems) from error
+        found = sorted(error.errors(), key=lambda d: (document.line_of(d["loc"]) or 0, _where(d)))
+        problems = [_problem(details, document) for details in found[:MAX_LISTED]]
+        raise StudyFileError(name, problems, num_not_listed=len(found) - len(problems)) from error
 
 
 def _is_engine(name: Any) -> bool:
@@ -118,7 +120,7 @@ def _is_engine(name: Any) -> bool:
 
 def _problem(details: ErrorDetails, document: Document) -> Problem:
     path = details["loc"]
-    where = ".".join(str(part) for part in path) or "file"
+    where = _where(details)
     line = document.line_of(tuple(path))
     kind, got = details["type"], details.get("input")
     if kind == "extra_forbidden":
@@ -128,6 +130,10 @@ def _problem(details: ErrorDetails, document: Document) -> Problem:
     message = details["msg"].removeprefix("Value error, ")
     shown = "" if isinstance(got, dict | list) or kind == "value_error" else f", got {got!r:.80}"
     return Problem(where, f"{message}{shown}", line)
+
+
+def _where(details: ErrorDetails) -> str:
+    return ".".join(str(part) for part in details["loc"]) or "file"
 
 
 def _unknown_key(path: tuple[int | str, ...]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from spectune.domain.yaml_values import NotYaml, guarded
 from spectune.errors import Problem, StudyFileError
 
 _MAX_NODES = 100_000
@@ -14,6 +16,8 @@ _MAX_NODES = 100_000
 
 _MAX_DEPTH = 40
 _SCALAR_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null"))
+_NUMBER_TAGS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _PLAIN_TAGS = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 
 Path = tuple[str | int, ...]
@@ -37,17 +41,10 @@ class Document:
 def read_yaml(text: str, *, name: str) -> Document:
     """Parses one document; syntax errors and repeated keys raise ``StudyFileError`` with their lines."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        message = " ".join(part for part in (error.context, error.problem) if part)
-        hint = "; YAML indents with spaces, not tabs" if "'\\t'" in message else ""
-        line = None if mark is None else mark.line + 1
-        raise StudyFileError(name, [Problem("YAML", f"{message}{hint}", line)]) from error
-    except yaml.YAMLError as error:
-        raise StudyFileError(name, [Problem("YAML", " ".join(str(error).split()))]) from error
-    except RecursionError as error:
-        raise StudyFileError(name, [Problem("YAML", "is nested too deeply")]) from error
+        root = guarded(lambda: yaml.compose(text, Loader=yaml.SafeLoader))
+    except NotYaml as error:
+        hint = "; YAML indents with spaces, not tabs" if "'\\t'" in str(error) else ""
+        raise StudyFileError(name, [Problem("YAML", f"{error}{hint}", error.line)]) from error
     if root is None:
         raise StudyFileError(name, [Problem("file", "is empty; see docs/study-file.md for an example", 1)])
     builder = _Builder(name)
@@ -84,15 +81,16 @@ class _Builder:
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(child, (*path, index)) for index, child in enumerate(node.value)]
-        if node.tag == "tag:yaml.org,2002:timestamp":
-            return str(node.value)  # a date is a word here
+        if node.tag == "tag:yaml.org,2002:timestamp" or (node.tag in _NUMBER_TAGS and ":" in node.value):
+            return str(node.value)  # a date is a word here, and so is 1:30, which YAML counts in sixties
         if node.tag not in _SCALAR_TAGS:
             self.problems.append(Problem(_dotted(path), f"not a plain value: tag {node.tag}", line))
             return None
         try:
-            return self._constructor.construct_object(node)
-        except (yaml.YAMLError, ValueError) as error:
-            self.problems.append(Problem(_dotted(path), f"not a plain value: {_short(error)}", line))
+            return _in_range(guarded(lambda: self._constructor.construct_object(node)))
+        except NotYaml:
+            message = f"not a plain value: {str(node.value)!r:.60} cannot be read as {node.tag[18:]}"
+            self.problems.append(Problem(_dotted(path), message, line))
             return None
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
@@ -103,6 +101,9 @@ class _Builder:
                 self.problems.append(Problem(_dotted(path), "keys must be plain words", key_line))
                 continue
             key = str(key_node.value)
+            if _HALF_CHARACTER.search(key):
+                self.problems.append(Problem(_dotted(path), "a key holds half of a character", key_line))
+                continue
             if key in values:
                 first = self.lines[(*path, key)]
                 self.problems.append(
@@ -118,5 +119,10 @@ def _dotted(path: Path) -> str:
     return ".".join(str(part) for part in path) or "file"
 
 
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def _in_range(value: Any) -> Any:
+    """``value``; raises ``NotYaml`` for what no record could hold: a huge number, half of a character."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise NotYaml("a number beyond 64 bits")
+    if isinstance(value, str) and _HALF_CHARACTER.search(value):
+        raise NotYaml("half of a surrogate pair is no character")
+    return value

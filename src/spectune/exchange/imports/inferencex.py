@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from spectune.domain.arm import Knobs
 from spectune.domain.measurement import LoadResult, LoadTotals
 from spectune.domain.workload import LoadPoint
+from spectune.domain.yaml_values import NotYaml, yaml_values
 from spectune.errors import BadInput
 from spectune.exchange.imports.reading import Fields, SourceFile, shown, well_formed
 from spectune.exchange.imports.results import (
@@ -45,9 +44,9 @@ def _document(source: SourceFile) -> dict[Any, Any]:
             f"{source.path}: {len(source.text)} characters; at most {MAX_YAML_BYTES} are read as YAML"
         )
     try:
-        document = yaml.safe_load(source.text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise BadInput(f"{source.path}: is not YAML: {' '.join(str(error).split())[:200]}") from error
+        document = yaml_values(source.text)
+    except NotYaml as error:
+        raise BadInput(f"{source.path}: is not YAML: {error}") from error
     if not is_golden(document):
         raise BadInput(
             f"{source.path}: is no golden acceptance file: expected model -> thinking_on or thinking_off -> "

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from spectune.domain.yaml_values import NotYaml, yaml_values
 from spectune.errors import BadInput
 from spectune.exchange.imports import guidellm, inferencex, sglang, specforge, vllm
 from spectune.exchange.imports.reading import MAX_FILES, SourceFile, json_documents, read_source
@@ -88,6 +87,6 @@ def _is_golden(source: SourceFile) -> bool:
     if len(source.text) > inferencex.MAX_YAML_BYTES:
         return False
     try:
-        return inferencex.is_golden(yaml.safe_load(source.text))
-    except (yaml.YAMLError, RecursionError, ValueError):
+        return inferencex.is_golden(yaml_values(source.text))
+    except NotYaml:
         return False
