@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from faults_document import document, summary_lines
+from faults_document import document, summary_lines, written_by_hand
 from faults_place import Place
 from faults_table import FAULTS, Fault, Row, Seen, Unexpected
 
@@ -56,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json:
         Path(options.json).write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
     if options.write:
-        Path(options.write).write_text(document(rows, took_s=took_s), encoding="utf-8")
+        page = Path(options.write)
+        old = page.read_text(encoding="utf-8") if page.exists() else ""
+        page.write_text(document(rows, took_s=took_s) + written_by_hand(old), encoding="utf-8")
     print("\n".join(["", *summary_lines(rows, took_s=took_s)]))
     return 0 if all(row.as_expected for row in rows) else 1
 

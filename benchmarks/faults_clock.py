@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -120,7 +121,7 @@ def clock_jumps_and_spectune_is_killed(place: Place) -> Seen:
 )
 def clock_jumps_and_segment_is_left(place: Place) -> Seen:
     _let_clock_jump(place)
-    segment = f"spectune-fault-{place.id}"
+    segment = f"psm_{secrets.token_hex(4)}"
     study(place, f"shm-segment: {segment}, die-at-request: 4, exit-code: -9")
     run = place.start("run", "study.yaml")
     code = run.wait(60)

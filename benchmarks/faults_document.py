@@ -45,6 +45,12 @@ def document(rows: Sequence[Row], *, took_s: float) -> str:
     )
 
 
+def written_by_hand(page: str) -> str:
+    """The sections below the table and its notes: no run makes them, so every run keeps them."""
+    at = page.find("\n## ")
+    return page[at:] if at >= 0 else ""
+
+
 def summary_lines(rows: Sequence[Row], *, took_s: float) -> list[str]:
     """The figures above the table."""
     good = sum(row.as_expected for row in rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import time
 from pathlib import Path
@@ -77,7 +78,7 @@ def child_zombie(place: Place) -> Seen:
 
 @fault("its leader is killed and leaves shared memory", expected="died; the segment is removed, and named")
 def shared_memory_left(place: Place) -> Seen:
-    segment = f"spectune-fault-{place.id}"
+    segment = f"psm_{secrets.token_hex(4)}"
     served = play(
         place,
         f"--shm-segment={segment}",

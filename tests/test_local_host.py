@@ -10,7 +10,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Awaitable, Callable
-from multiprocessing import shared_memory
 from pathlib import Path
 
 import psutil
@@ -239,37 +238,6 @@ def test_a_neighbour_with_the_same_command_is_left_alone(tmp_path: Path) -> None
     finally:
         neighbour.kill()
         neighbour.wait()
-
-
-def test_shared_memory_that_a_killed_server_leaves_is_removed_and_others_stays(tmp_path: Path) -> None:
-    code = """
-        import mmap, os, time
-        with open("/dev/shm/spectune-test-{pid}", "wb+") as file:
-            file.truncate(4096)
-            block = mmap.mmap(file.fileno(), 4096)
-        print("mapped", flush=True)
-        time.sleep(600)
-    """
-    name = Path(f"/dev/shm/spectune-test-{os.getpid()}")
-    other = shared_memory.SharedMemory(create=True, size=4096)
-    try:
-
-        async def scenario(host: Host, log: Path) -> None:
-            server = await start(host, log, code.replace("{pid}", str(os.getpid())))
-            await line_in(log, "mapped")
-            await server.mark_ready()
-            os.kill(server.leader_pid, signal.SIGKILL)
-            await server.wait_ended()
-            proof = await server.stop(grace_s=5)
-            assert proof.segments_removed == (str(name),)
-
-        run(tmp_path, scenario)
-        assert not name.exists()
-        assert Path("/dev/shm", other.name).exists()
-    finally:
-        name.unlink(missing_ok=True)
-        other.close()
-        other.unlink()
 
 
 def test_a_strangers_port_is_told_from_one_that_a_container_left_open(tmp_path: Path) -> None:

@@ -318,7 +318,8 @@ def _proof_words(status: ServerStatus, proof: StopProof | None) -> str:
         f", {len(proof.segments_removed)} shared-memory segments removed" if proof.segments_removed else ""
     )
     ports = ", ".join(map(str, proof.ports_closed)) or "none"
-    return f"gone after {proof.took_s:.1f} s: no process left, port {ports} closed{removed}, GPU: {proof.gpu}"
+    left = f"; left alone: {'; '.join(proof.segments_left)}" if proof.segments_left else ""
+    return f"gone after {proof.took_s:.1f} s: no process left, port {ports} closed{removed}, GPU: {proof.gpu}{left}"
 
 
 def _show(server: ServerStatus, *, as_json: bool) -> None:

@@ -60,9 +60,11 @@ class StopProof(Record):
     ports_taken: tuple[str, ...] = ()
     """Its ports on which a stranger listens by now."""
     segments_seen: int | None = None
-    """Shared-memory segments that the server held."""
+    """What the server had open in /dev/shm that was not there before it."""
     segments_removed: tuple[str, ...] = ()
-    """Those it had left behind."""
+    """Shared-memory segments that it had left behind."""
+    segments_left: tuple[str, ...] = ()
+    """What stays of it in /dev/shm, and why it was not removed."""
     gpu: str = "not asked"
     """``no GPU``, or the memory in use on each before and after."""
 

@@ -137,9 +137,10 @@ def _hold_segment(name: str) -> None:
     """A segment of shared memory that nobody removes but who knows whose it was."""
     import mmap
 
-    with Path("/dev/shm", name).open("wb+") as file:
-        file.truncate(1 << 20)
-        _held.append(mmap.mmap(file.fileno(), 1 << 20))
+    file = os.open(f"/dev/shm/{name}", os.O_CREAT | os.O_RDWR, 0o600)
+    os.ftruncate(file, 1 << 20)
+    _held.append(mmap.mmap(file, 1 << 20))
+    os.close(file)
 
 
 _held: list[object] = []

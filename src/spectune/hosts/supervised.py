@@ -272,4 +272,5 @@ def stop_proof(proof: dict[str, Any]) -> StopProof:
         ports_taken=tuple(proof["ports_taken"]),
         segments_seen=proof["segments_seen"],
         segments_removed=tuple(proof["segments_removed"]),
+        segments_left=tuple(proof.get("segments_left", ())),
     )

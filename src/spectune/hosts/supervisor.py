@@ -36,10 +36,11 @@ import selectors
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 VERSION = 1
@@ -188,7 +189,12 @@ def command_of(pid: int) -> str:
                 text = file.read().decode(errors="replace").strip()
     except OSError:
         return "?"
-    return "".join(c if c.isprintable() else "?" for c in text)[:200]
+    return printable(text)[:200]
+
+
+def printable(text: str) -> str:
+    """For people and terminals: what cannot be shown as a question mark."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def descendants(table: dict[int, Process], root: int) -> set[int]:
@@ -314,50 +320,71 @@ def can_bind(port: int) -> bool:
 # --- shared memory ---------------------------------------------------------------------------------------------
 
 
-def segments_of(pids: Iterable[int]) -> dict[str, int]:
-    """POSIX shared-memory files that these processes have mapped or open: inode by path."""
-    found: dict[str, int] = {}
+_SEGMENT_NAMES = re.compile(
+    r"nccl-\w{6}"  # NCCL
+    r"|torch_(?P<torch>\d+)_\d+_\d+"  # PyTorch, with the pid of its maker
+    r"|psm_[0-9a-f]{8}|sem\.mp-\w{8}"  # Python: shared memory, semaphores
+    r"|VLLM_OBJECT_STORAGE_SHM_BUFFER_[0-9a-f]{32}|vllm_(?:offload|ec)_[\w.-]+\.mmap"
+    r"|sgl_shm_\w+_(?P<sgl>\d+)_[0-9a-f]{8}|multi_tokenizer_args_(?P<args>\d+)"
+    r"|sglang_host_pool_[0-9a-f]{32}\.mmap|sglang_loads_[\w.-]+_[0-9a-f]{8}\.shm"
+)
+"""The names that these makers give to segments which live and die with one server; other names are never removed."""
+
+
+def _held_in_shm(pids: Iterable[int]) -> tuple[set[int], set[str]]:
+    """What these processes have open or mapped in /dev/shm: inodes, and the folders there that hold some of it.
+
+    A process of a container shows the paths of its own /dev/shm: the file behind them counts, not the name.
+    """
+    inodes: set[int] = set()
+    folders: set[str] = set()
     for pid in pids:
-        paths = set()
-        with contextlib.suppress(OSError):
-            with open(f"/proc/{pid}/maps", "rb") as file:
-                for line in file:
-                    at = line.find(b" /dev/shm/")
-                    if at >= 0:
-                        paths.add(line[at + 1 :].rstrip(b"\n").decode(errors="surrogateescape"))
-            for name in os.listdir(f"/proc/{pid}/fd"):
+        for path, inode in set(_open_in_shm(pid)):
+            inodes.add(inode)
+            if path.count("/") > 3:
+                with contextlib.suppress(OSError, ValueError):
+                    if os.lstat(path).st_ino == inode:
+                        folders.add("/".join(path.split("/")[:4]))
+    return inodes, folders
+
+
+def _open_in_shm(pid: int) -> list[tuple[str, int]]:
+    """Files of /dev/shm that a process has mapped or open: path and inode."""
+    found: list[tuple[str, int]] = []
+    try:
+        device = os.lstat(_SHM).st_dev
+    except OSError:
+        return []
+    shown = f"{os.major(device):02x}:{os.minor(device):02x}".encode()
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            for line in file:
+                fields = line.rstrip(b"\n").split(None, 5)
+                if len(fields) == 6 and fields[3] == shown and fields[5].startswith(b"/dev/shm/"):
+                    found.append((fields[5].decode(errors="surrogateescape"), int(fields[4])))
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
                 target = os.readlink(f"/proc/{pid}/fd/{name}")
                 if target.startswith(_SHM + "/"):
-                    paths.add(target)
-        for path in paths:
-            with contextlib.suppress(OSError):
-                found[path] = os.stat(path).st_ino
+                    status = os.stat(f"/proc/{pid}/fd/{name}")
+                    found += [(target, status.st_ino)] if status.st_dev == device else []
+    except OSError:  # it has ended, or is another user's, who cannot open what only its owner may
+        pass
     return found
 
 
-def remove_segments(segments: dict[str, int], *, existed: dict[str, int]) -> tuple[list[str], list[str]]:
-    """Deletes what is left of ``segments`` if nobody holds it; returns (removed, left).
-
-    A segment that ``existed`` before the server was only opened by it: it is not touched.
-    """
-    removed, left = [], []
-    for path, inode in segments.items():
-        try:
-            status = os.stat(path)
-        except OSError:
-            continue
-        if status.st_ino != inode or existed.get(path) == inode or _is_held(path):
-            continue
-        try:
-            os.unlink(path)
-            removed.append(path)
-        except OSError:
-            left.append(path)
-    return removed, left
+def _holders_of(inodes: set[int]) -> dict[int, set[int]]:
+    """The processes in which these files of /dev/shm are open, by inode."""
+    holders: dict[int, set[int]] = {}
+    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()] if inodes else ():
+        for _, inode in _open_in_shm(pid):
+            if inode in inodes:
+                holders.setdefault(inode, set()).add(pid)
+    return holders
 
 
 def segments_now() -> dict[str, int]:
-    """Every POSIX shared-memory file of this host: inode by path."""
+    """Every entry of /dev/shm: inode by path."""
     found = {}
     with contextlib.suppress(OSError):
         for entry in os.scandir(_SHM):
@@ -366,9 +393,75 @@ def segments_now() -> dict[str, int]:
     return found
 
 
-def _is_held(path: str) -> bool:
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if IS_LINUX else []
-    return any(path in segments_of([pid]) for pid in pids)
+class Segments:
+    """What a server has in /dev/shm: what it made there, as far as that can be told, and what was there without it."""
+
+    def __init__(self, existed: dict[str, int], used: dict[str, int] | None = None) -> None:
+        self.existed = existed
+        """Not the server's: there before it, or first seen in other hands."""
+        self.used = used or {}
+        """New since its launch, and open in one of its processes at some time."""
+
+    def look(self, members: Callable[[], list[Process]], makers: set[int]) -> None:
+        """Judges what is new: the server's if its processes alone have it open, or if its name has their pid."""
+        now = segments_now()
+        self.existed = {path: inode for path, inode in self.existed.items() if now.get(path) == inode}
+        self.used = {path: inode for path, inode in self.used.items() if now.get(path) == inode}
+        new = {path: now[path] for path in now if path not in self.existed and path not in self.used}
+        if not new:
+            return
+        inodes, folders = _held_in_shm(process.pid for process in members())
+        holders = _holders_of(inodes.intersection(new.values()))
+        ours = {process.pid for process in members()}
+        for path, inode in new.items():
+            others = [pid for pid in holders.get(inode, set()) - ours if read_process(pid) is not None]
+            if maker_of(path) in makers or path in folders or (inode in inodes and not others):
+                self.used[path] = inode
+            elif not os.path.isdir(path):  # the server may still fill a folder
+                self.existed[path] = inode
+
+    def remove(self, makers: set[int]) -> tuple[list[str], list[str]]:
+        """Deletes the segments that the ended processes ``makers`` made; returns (removed, left, with the reason)."""
+        removed, left = [], []
+        holders = _holders_of(set(self.used.values()))
+        for path, inode in sorted(self.used.items()):
+            try:
+                status = os.lstat(path)
+                if status.st_ino != inode:
+                    continue
+                why = _why_left(path, status, makers)
+                if why is None and inode in holders:
+                    pid = min(holders[inode])
+                    why = f"open in pid {pid} ({command_of(pid)})"
+                if why is None:
+                    os.unlink(path)
+                    removed.append(path)
+                else:
+                    left.append(printable(f"{path}: {why}"))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                left.append(printable(f"{path}: {error.strerror}"))
+        return removed, left
+
+
+def maker_of(path: str) -> int | None:
+    """The pid of the process that made a segment, where its name says so."""
+    name = _SEGMENT_NAMES.fullmatch(os.path.basename(path))
+    pids = [int(text) for text in name.groupdict().values() if text] if name else []
+    return pids[0] if pids else None
+
+
+def _why_left(path: str, status: os.stat_result, makers: set[int]) -> str | None:
+    """Why an entry of /dev/shm is not the server's to lose; ``None``: it is a segment that one of ``makers`` made."""
+    if not _SEGMENT_NAMES.fullmatch(os.path.basename(path)) or not stat.S_ISREG(status.st_mode):
+        return "not a shared-memory segment of a known maker"
+    if status.st_uid != os.geteuid():
+        return f"belongs to user {status.st_uid}"
+    if status.st_mode & 0o077:
+        return "other users may open it, which no maker of segments allows"
+    maker = maker_of(path)
+    return None if maker is None or maker in makers else f"made by pid {maker}"
 
 
 class _Ipc(NamedTuple):
@@ -385,18 +478,6 @@ def sysv_segments() -> list[_Ipc]:
         return []
     at = {name: index for index, name in enumerate(names)}
     return [_Ipc(int(row[at["shmid"]]), int(row[at["cpid"]])) for row in rows]
-
-
-def remove_sysv(creators: set[int], *, existed: set[int]) -> tuple[list[str], list[str]]:
-    """Deletes System V segments made by these pids that did not exist before; returns (removed, left)."""
-    removed: list[str] = []
-    left: list[str] = []
-    for segment in sysv_segments():
-        if segment.cpid in creators and segment.shmid not in existed:
-            libc = ctypes.CDLL(None, use_errno=True)
-            gone = libc.shmctl(segment.shmid, 0, None) == 0
-            (removed if gone else left).append(f"sysv:{segment.shmid}")
-    return removed, left
 
 
 # --- the supervisor --------------------------------------------------------------------------------------------
@@ -419,8 +500,7 @@ class Supervisor:
         self.sessions: set[int] = set()
         self.exits: dict[int, int] = {}
         self.workers: set[tuple[int, int]] = set()
-        self.segments: dict[str, int] = {}
-        self.existed = segments_now()
+        self.segments = Segments(segments_now())
         self.existed_sysv = {segment.shmid for segment in sysv_segments()}
         self.selector = selectors.DefaultSelector()
         self.clients: dict[socket.socket, bytearray] = {}
@@ -429,6 +509,7 @@ class Supervisor:
         self.stopping: Iterator[float] | None = None
         self.next_tick = 0.0
         self.next_scan = 0.0
+        self.next_look = 0.0
         self.gone_at: float | None = None
         self.oom_kills = oom_kill_count()
         self.started_wall = time.time()
@@ -567,19 +648,22 @@ class Supervisor:
                 self._watch(process)
             elif self.known[process.key] != command_of(process.pid) != "?":
                 self.known[process.key] = command_of(process.pid)
-        if not self.is_ready:
-            self.note_segments()
         took = time.monotonic() - began
         self.next_scan = time.monotonic() + max(
             _SCAN_READY_S if self.is_ready else _SCAN_STARTING_S, 50 * took
         )
+        if time.monotonic() >= self.next_look:
+            self.look_at_segments()
         self.write_status()
 
     def members(self) -> list[Process]:
         return members(self.marker, self.known, since=self.since, root=os.getpid())
 
-    def note_segments(self) -> None:
-        self.segments.update(segments_of(pid for pid, _ in self.known if read_process(pid) is not None))
+    def look_at_segments(self) -> None:
+        began = time.monotonic()
+        self.segments.look(self.members, {pid for pid, _ in self.known})
+        now = time.monotonic()
+        self.next_look = now + 50 * (now - began)
 
     def _watch(self, process: Process) -> None:
         if process.pid == self.leader[0] or not hasattr(os, "pidfd_open"):
@@ -647,7 +731,7 @@ class Supervisor:
             self.ended = {"code": None, "reason": reason or "stopped", "heard": False}
             if reason is not None:
                 self.tell({"event": "ended", **self.ended})
-        self.note_segments()
+        self.look_at_segments()
         self.stopping = self._stop(grace_s)
         self.next_tick = 0.0
         self.write_status()
@@ -702,7 +786,6 @@ class Supervisor:
             strict_ports=bool(self.spec.get("strict_ports")),
             segments=self.segments,
             creators={pid for pid, _ in self.known},
-            existed=self.existed,
             existed_sysv=self.existed_sysv,
             took_s=time.monotonic() - began,
         )
@@ -735,8 +818,8 @@ class Supervisor:
             "key": self.spec.get("key"),
             "owner": self.spec.get("owner"),
             "known": [[pid, start, command] for (pid, start), command in sorted(self.known.items())],
-            "segments": self.segments,
-            "existed": self.existed,
+            "segments": self.segments.used,
+            "existed": self.segments.existed,
             "existed_sysv": sorted(self.existed_sysv),
             "ended": self.ended,
             "proof": self.proof,
@@ -801,8 +884,8 @@ class Supervisor:
     def mark_ready(self) -> dict[str, Any]:
         """From now on the end of a process that is there counts as the server's."""
         self.is_ready = True
+        self.next_look = 0.0
         self.scan()
-        self.note_segments()
         alive = {process.key for process in self.members()}
         self.workers = alive - {self.leader}
         return {"workers": sorted(pid for pid, _ in self.workers)}
@@ -888,24 +971,24 @@ def prove(
     killed: dict[int, str],
     ports: list[int],
     strict_ports: bool,
-    segments: dict[str, int],
+    segments: Segments,
     creators: set[int],
-    existed: dict[str, int],
     existed_sysv: set[int],
     took_s: float,
 ) -> dict[str, Any]:
     """What a stop left: ``left`` is empty only if nothing is."""
     left = [f"process {process.pid} ({command_of(process.pid)})" for process in remaining]
     removed: list[str] = []
+    kept: list[str] = []
     closed: list[int] = []
     taken: list[str] = []
     if not remaining:
-        for removing in (
-            remove_segments(segments, existed=existed),
-            remove_sysv(creators, existed=existed_sysv),
-        ):
-            removed += removing[0]
-            left += [f"shared memory {name}" for name in removing[1]]
+        removed, kept = segments.remove(creators)
+        kept += [
+            f"System V segment {segment.shmid}: `ipcrm -m {segment.shmid}` removes it"
+            for segment in sysv_segments()
+            if segment.cpid in creators and segment.shmid not in existed_sysv
+        ]
         for port in ports:
             owner = port_owner(port)
             if owner is None:
@@ -920,8 +1003,9 @@ def prove(
         "left": left,
         "ports_closed": closed,
         "ports_taken": taken,
-        "segments_seen": len(segments),
+        "segments_seen": len(segments.used),
         "segments_removed": removed,
+        "segments_left": kept,
     }
 
 
@@ -1273,8 +1357,9 @@ def sweep(folder: str) -> int:
     killed: dict[int, str] = {}
     remaining = orphans(status)
     known = [(int(pid), int(start)) for pid, start, _ in status.get("known", ())]
-    segments = {**status.get("segments", {}), **segments_of(process.pid for process in remaining)}
+    segments = Segments(dict(status.get("existed", {})), dict(status.get("segments", {})))
     creators = {pid for pid, _ in known} | {process.pid for process in remaining}
+    segments.look(lambda: orphans(status), creators)
     for process in remaining:
         signal_process(process, signal.SIGTERM)
         signal_process(process, signal.SIGCONT)
@@ -1293,7 +1378,6 @@ def sweep(folder: str) -> int:
         strict_ports=bool(status.get("strict_ports")),
         segments=segments,
         creators=creators,
-        existed=status.get("existed", {}),
         existed_sysv=set(status.get("existed_sysv", ())),
         took_s=time.monotonic() - began,
     )
