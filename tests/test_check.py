@@ -176,7 +176,7 @@ class TestAStudy:
 
     @pytest.mark.parametrize("engine", ["llamacpp", "vllm", "sglang"])
     def test_the_demo_has_no_alarm_on_any_engine(self, engine: str) -> None:
-        result = checked(DEMO, overrides=[f"engine={engine}"])
+        result = checked(DEMO, overrides=[f"engine={{name: {engine}, python: {sys.executable}}}"])
         assert [f for f in result.findings if f.severity != "note"] == []
 
     def test_built_in_models_that_are_not_here_are_not_fetched(self, tmp_path: Path) -> None:
