@@ -31,6 +31,7 @@ import json
 import os
 import platform
 import re
+import resource
 import select
 import selectors
 import shutil
@@ -60,6 +61,11 @@ _REAP_WAIT_S = 5.0
 _LINGER_S = 60.0
 _MAX_LOG_CHUNK = 1 << 18
 _MAX_LINE = 1 << 20
+_MAX_CLIENTS = 16
+_MAX_SECONDS = 1e9
+_AGAIN_S = 0.5
+_FREE_DESCRIPTORS = 44
+"""Kept for the clients, and for reading what /proc says."""
 _SHM = "/dev/shm"
 _FATAL_SIGNALS = frozenset(
     {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGQUIT}
@@ -68,6 +74,9 @@ _PASSING_HELPERS = re.compile(
     r"resource_tracker|compile_worker|nvidia-smi|/(?:cc1|cc1plus|nvcc|ptxas|ninja|ld|as)\b"
 )
 """Processes that come and go in a healthy engine: an ordinary end of one of them says nothing."""
+_UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
+"""What /proc answers for a process that has gone, or may not be seen. Anything else, such as too few descriptors,
+says nothing about the process: it must not be taken for gone."""
 
 
 # --- processes -------------------------------------------------------------------------------------------------
@@ -105,7 +114,7 @@ def read_process(pid: int) -> Process | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
-    except OSError:
+    except _UNSEEN:
         return None
     fields = text[text.rindex(b")") + 2 :].split()
     state = fields[0].decode()
@@ -169,7 +178,7 @@ def marker_of(pid: int) -> str | None:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = file.read()
-    except OSError:
+    except _UNSEEN:
         return None
     for entry in environment.split(b"\0"):
         name, _, value = entry.partition(b"=")
@@ -265,7 +274,7 @@ def _listening_inodes(port: int) -> set[str]:
         try:
             with open(f"/proc/net/{family}") as file:
                 rows = file.read().splitlines()[1:]
-        except OSError:
+        except FileNotFoundError:
             continue
         for row in rows:
             fields = row.split()
@@ -504,6 +513,7 @@ class Supervisor:
         self.existed_sysv = {segment.shmid for segment in sysv_segments()}
         self.selector = selectors.DefaultSelector()
         self.clients: dict[socket.socket, bytearray] = {}
+        self.unheard: set[socket.socket] = set()
         self.waiting_for_stop: list[tuple[socket.socket, Any]] = []
         self.pidfds: dict[tuple[int, int], int] = {}
         self.stopping: Iterator[float] | None = None
@@ -514,6 +524,7 @@ class Supervisor:
         self.oom_kills = oom_kill_count()
         self.started_wall = time.time()
         self._written = ""
+        self._said = ""
         me = read_process(os.getpid())
         self.since = me.start if me is not None else 0
         self.me = [os.getpid(), self.since]
@@ -557,7 +568,7 @@ class Supervisor:
         leader = read_process(child.pid)
         self.leader = (child.pid, leader.start if leader is not None else 0)
         self.started = time.monotonic()
-        self.scan()
+        self.guarded(self.scan)  # the server runs: from here on it is watched, whatever fails
         self.write_status()
 
     def _on_signal(self, number: int, _frame: Any) -> None:
@@ -570,21 +581,36 @@ class Supervisor:
         self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
         self.selector.register(self.wakeup_read, selectors.EVENT_READ, self._drain_wakeup)
         while self.gone_at is None or self._should_linger():
-            self.reap()
-            for key, _ in self.selector.select(self._sleep_s()):
-                key.data(key.fileobj)
-            self.reap()
-            now = time.monotonic()
-            if self.got_signal is not None and self.stopping is None:
-                self.begin_stop(f"the supervisor got signal {self.got_signal}", grace_s=20.0)
-            if self.stopping is None and self.gone_at is None and self.lease_left() <= 0:
-                self.begin_stop("nobody renewed the lease", grace_s=20.0)
-            if self.stopping is not None and now >= self.next_tick:
-                self._advance_stop(now)
-            elif self.stopping is None and self.gone_at is None and now >= self.next_scan:
-                self.scan()
+            self.guarded(self._turn)
         for client in list(self.clients):
             self._drop(client)
+
+    def _turn(self) -> None:
+        self.reap()
+        for key, _ in self.selector.select(self._sleep_s()):
+            key.data(key.fileobj)
+        self.reap()
+        now = time.monotonic()
+        if self.got_signal is not None and self.stopping is None:
+            self.begin_stop(f"the supervisor got signal {self.got_signal}", grace_s=20.0)
+        if self.stopping is None and self.gone_at is None and self.lease_left() <= 0:
+            self.begin_stop("nobody renewed the lease", grace_s=20.0)
+        if self.stopping is not None and now >= self.next_tick:
+            self._advance_stop(now)
+        elif self.stopping is None and self.gone_at is None and now >= self.next_scan:
+            self.scan()
+
+    def guarded(self, step: Callable[[], None]) -> None:
+        """Takes a step of the watch. A step that fails is said in our log, and is taken again: the watch goes on."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the server must not be left alone
+            words = f"{type(error).__name__}: {error}"
+            if words != self._said:
+                sys.stderr.write(f"{words}; trying again\n")
+                sys.stderr.flush()
+            self._said = words
+            time.sleep(_AGAIN_S)
 
     def _sleep_s(self) -> float:
         now = time.monotonic()
@@ -642,12 +668,16 @@ class Supervisor:
     def scan(self) -> None:
         """Learns the tree: who belongs to it, what it holds in shared memory; watches newcomers' ends."""
         began = time.monotonic()
-        for process in self.members():
+        self.next_scan = began + _AGAIN_S
+        alive = self.members()
+        for process in alive:
             if process.key not in self.known:
                 self.known[process.key] = command_of(process.pid)
                 self._watch(process)
             elif self.known[process.key] != command_of(process.pid) != "?":
                 self.known[process.key] = command_of(process.pid)
+        for key in self.workers - self.pidfds.keys() - {process.key for process in alive}:
+            self._on_worker_end(key)
         took = time.monotonic() - began
         self.next_scan = time.monotonic() + max(
             _SCAN_READY_S if self.is_ready else _SCAN_STARTING_S, 50 * took
@@ -666,7 +696,10 @@ class Supervisor:
         self.next_look = now + 50 * (now - began)
 
     def _watch(self, process: Process) -> None:
+        """To hear of its end at once; without a descriptor for that, the next scan sees it."""
         if process.pid == self.leader[0] or not hasattr(os, "pidfd_open"):
+            return
+        if len(self.pidfds) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _FREE_DESCRIPTORS:
             return
         try:
             descriptor = os.pidfd_open(process.pid)
@@ -684,10 +717,15 @@ class Supervisor:
             return
         self.selector.unregister(descriptor)
         os.close(descriptor)
+        self._on_worker_end(key)
+
+    def _on_worker_end(self, key: tuple[int, int]) -> None:
         pid = key[0]
         code = self.exits.get(pid)
+        left = None
         if code is None:
-            left = read_process(pid)
+            with contextlib.suppress(OSError):
+                left = read_process(pid)
             if left is not None and left.key == key and left.exit_status is not None:
                 code = exit_code(left.exit_status)
         command = self.known.get(key, "?")
@@ -740,6 +778,9 @@ class Supervisor:
         assert self.stopping is not None
         try:
             self.next_tick = now + next(self.stopping)
+        except OSError:  # a generator that raised is over: the stop begins again
+            self.stopping, self.next_tick = self._stop(0.0), now + _AGAIN_S
+            raise
         except StopIteration:
             self.stopping = None
             self.state = "ended"
@@ -839,19 +880,22 @@ class Supervisor:
     def answer(self, client: socket.socket, request: dict[str, Any]) -> None:
         self.renew()
         do, number = request.get("do"), request.get("id")
+        if number is not None and not isinstance(number, (int, str)):
+            raise ValueError("id: not a number and not a text")
         if do == "stop":
+            grace_s = seconds_in(request, "grace_s", default=20.0)
             self.waiting_for_stop.append((client, number))
             if self.gone_at is not None:
                 self.stopping = iter(())
                 self.next_tick = 0.0
             else:
-                self.begin_stop(None, grace_s=float(request.get("grace_s", 20.0)))
+                self.begin_stop(None, grace_s=grace_s)
             return
         if do == "status":
             reply = self.report()
         elif do == "renew":
             if "lease_s" in request:
-                self.lease_s = request["lease_s"]
+                self.lease_s = None if request["lease_s"] is None else seconds_in(request, "lease_s")
                 self.write_status()
             reply = {}
         elif do == "vitals":
@@ -915,10 +959,16 @@ class Supervisor:
         return {"data": data.decode("latin-1"), "offset": offset + len(data), "state": self.state}
 
     def _accept(self, _listener: Any) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(BlockingIOError, ConnectionError):
             client, _ = self.listener.accept()
+            if len(self.clients) >= _MAX_CLIENTS:
+                silent = (each for each in self.clients if each in self.unheard)
+                self._drop(
+                    next(silent, next(iter(self.clients)))
+                )  # else the one that has been silent for longest
             client.settimeout(5.0)
             self.clients[client] = bytearray()
+            self.unheard.add(client)
             self.selector.register(client, selectors.EVENT_READ, self._on_client)
             self.renew()
             if self.ended is not None and self.stopping is None:
@@ -936,15 +986,15 @@ class Supervisor:
         if not data or len(self.clients[client]) > _MAX_LINE:
             self._drop(client)
             return
-        self.clients[client] += data
+        self.unheard.discard(client)
+        self.clients[client] = self.clients.pop(client) + data
         while b"\n" in self.clients.get(client, b""):
             line, _, rest = bytes(self.clients[client]).partition(b"\n")
             self.clients[client] = bytearray(rest)
             try:
-                request = json.loads(line)
-                self.answer(client, request)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                self.send(client, {"error": f"bad request: {error}"})
+                self.answer(client, json.loads(line))
+            except Exception as error:  # noqa: BLE001 - nothing that a client sends may end the watch
+                self.send(client, {"error": f"bad request: {type(error).__name__}: {error}"[:300]})
 
     def tell(self, news: dict[str, Any]) -> None:
         self.write_status()
@@ -960,9 +1010,18 @@ class Supervisor:
             self._drop(client)
 
     def _drop(self, client: socket.socket) -> None:
+        self.unheard.discard(client)
         if self.clients.pop(client, None) is not None:
             self.selector.unregister(client)
             client.close()
+
+
+def seconds_in(request: dict[str, Any], name: str, *, default: float | None = None) -> float:
+    """A client's number of seconds; ``ValueError`` for what is none: a text, NaN, a negative or endless one."""
+    value = request.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MAX_SECONDS:
+        raise ValueError(f"{name}: not a number of seconds from 0 to {_MAX_SECONDS:g}")
+    return float(value)
 
 
 def prove(
