@@ -101,7 +101,7 @@ class TestTheStory:
         assert found.loss_shares.step_overhead == pytest.approx(0.595, abs=0.002)
         assert "step overhead is 59%" in found.binding_limit
         assert "acceptance 41%" in found.binding_limit
-        assert "2.20 tokens per step against 2.41 to break even" in found.binding_limit
+        assert "2.20 tokens per forward pass against 2.41 to break even" in found.binding_limit
 
     def test_the_lengths_that_reach_ninety_and_more(self, story: Explanation) -> None:
         found = row(story, "5 tokens with graphs").required

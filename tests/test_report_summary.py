@@ -128,6 +128,7 @@ def test_break_even_is_length_over_speedup_when_every_step_verifies():
     row = summarize(*bracketed(FAST, scaled(1.2), acceptance=counts(66, 33))).arm(FAST.arm_id)
     assert row.first.tokens_per_decode_step == pytest.approx(1.5)
     assert row.first.verify_step_frac == pytest.approx(1.0)
+    assert row.step_cost_ratio == pytest.approx(1.5 / 1.2)
     assert row.break_even_acceptance_length == pytest.approx(1.5 / 1.2)
     assert row.step_cost_ratio == pytest.approx(1.25)
     assert not row.break_even_approximate
@@ -138,6 +139,7 @@ def test_break_even_of_a_drafter_that_skips_steps_counts_the_plain_steps_in():
     row = summarize(*bracketed(FAST, scaled(1.2), acceptance=counts(33, 33))).arm(FAST.arm_id)
     assert row.first.acceptance_length.value == pytest.approx(2.0)
     assert row.first.verify_step_frac == pytest.approx(0.5)
+    assert row.break_even_tokens_per_pass == pytest.approx(1.25)
     assert row.break_even_acceptance_length == pytest.approx(1.5)
 
 

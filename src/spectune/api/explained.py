@@ -20,8 +20,9 @@ def explain_table(
 ) -> Explanation:
     """The explanation of published or hand-measured figures in a CSV file; the numbers as in ``StudyResults.explain``.
 
-    Columns ``arm,num_steps,topk,num_draft_tokens,cuda_graphs,e2e_tok_per_s,acceptance_length``; the baseline's row has
-    0 draft tokens. Raises ``BadInput`` with the line of what is wrong.
+    Columns ``arm,num_steps,topk,num_draft_tokens,cuda_graphs,e2e_tok_per_s,acceptance_length``, and ``tpot_ms`` where
+    the time to the first token is to be told from decoding; the baseline's row has 0 draft tokens. Raises ``BadInput``
+    with the line of what is wrong.
     """
     ceiling = machine_ceiling(weights_gib, bandwidth_gib_s)
     table = read_table(_read(Path(path)), path=str(path))

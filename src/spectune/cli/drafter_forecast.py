@@ -261,7 +261,7 @@ def _from_explain(path: Path, arm: str | None, depth: int | None) -> SpeedFacts:
     step = _float(best.get("step_cost_s"))
     if baseline is None or baseline <= 0 or step is None:
         raise BadInput(f"{path}: no baseline speed at concurrency {first}")
-    return SpeedFacts(baseline, step)
+    return SpeedFacts(baseline, step, _float(best.get("first_token_s")) or 0.0)
 
 
 def _of_depth(path: Path, rows: list[Mapping[str, Any]], depth: int | None) -> list[Mapping[str, Any]]:
@@ -278,9 +278,12 @@ def _of_depth(path: Path, rows: list[Mapping[str, Any]], depth: int | None) -> l
 
 
 def _num_drafted(row: Mapping[str, Any]) -> int | None:
-    """From the speed at which all of them are kept, with the one more that every step gives."""
-    perfect, step_s = _float(row.get("perfect_acceptance_tok_per_s")), _float(row.get("step_cost_s"))
-    return None if perfect is None or step_s is None else round(perfect * step_s) - 1
+    """From the most tokens that a step gives, one of them the target's own."""
+    most = _float(row.get("most_tokens_per_pass"))
+    if most is None:  # written before there was such a field: of the speed at which all of them are kept
+        perfect, step_s = _float(row.get("perfect_acceptance_tok_per_s")), _float(row.get("step_cost_s"))
+        most = None if perfect is None or step_s is None else perfect * step_s
+    return None if most is None else round(most) - 1
 
 
 def forecast_lines(report: ForecastReport) -> list[str]:
@@ -327,6 +330,8 @@ def _forecast_line(row: Forecast) -> str:
 
 
 def _needed_line(row: Needed) -> str:
+    if row.acceptance_length is None:
+        return f"{row.speedup:g}x is out of reach of any draft: the time before the first token alone is too long"
     text = f"{row.speedup:g}x needs {row.acceptance_length:.2f} tokens per step: "
     if not row.possible:
         return text + "more than every draft kept would give"

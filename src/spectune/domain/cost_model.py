@@ -1,8 +1,9 @@
 """Speed of every arm, measured or not: acceptance length over step cost, times the baseline.
 
-``tok/s = baseline tok/s * acceptance length / cost``, with the cost of a step
-in baseline steps. Break-even is the acceptance length at which an arm equals
-the baseline, which is that cost.
+``speedup of decoding = acceptance length / cost``, with the cost of a step in
+baseline steps. What is measured, asked for and predicted is the speed of whole
+requests, which also have the time to the first token in them; ``cost_model_requests``
+goes from the one to the other.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spectune.domain.acceptance_model_family import AcceptanceModel, ArmLength
 from spectune.domain.arm import Arm
+from spectune.domain.cost_model_requests import Requests, whole_log
 from spectune.domain.prediction_estimate import LogEstimate, Observed, mixture
 from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import arm_facts, shape_of
+from spectune.domain.prediction_shape import arm_facts
+from spectune.domain.request_time import RequestTimes
 from spectune.domain.step_cost import CostPoint, JointCost, StepCostModel
 
 DEFAULT_LAUNCH_LOG_SD = 0.02
@@ -37,32 +40,29 @@ class ArmPrediction:
     speedup: LogEstimate
     acceptance: ArmLength
     cost: Observed
-    """Of a step, in baseline steps; also the break-even acceptance length."""
+    """Of a step, in baseline steps."""
     baseline_tok_per_s: float
     measured: bool
 
-    @property
-    def step_s(self) -> float:
-        """Seconds per verify step."""
-        return self.cost.value / self.baseline_tok_per_s
+    times: RequestTimes | None = None
+    """Where the time of its requests goes; ``None``: all of it is taken for decoding."""
 
     @property
     def zero_overhead_tok_per_s(self) -> float:
         """If a verify step cost as much as a baseline step."""
-        return self.baseline_tok_per_s * self.acceptance.length.value
+        return self.at_decode_speedup(self.acceptance.length.value)
 
-    @property
-    def perfect_acceptance_tok_per_s(self) -> float:
-        """If every step of the draft's depth were kept, at the present cost."""
-        return self.baseline_tok_per_s * (shape_of(self.arm).steps + 1) / self.cost.value
+    def at_decode_speedup(self, speedup: float) -> float:
+        """tok/s of whole requests."""
+        return self.baseline_tok_per_s * math.exp(whole_log(self.times, math.log(speedup))[0])
 
-    def at_length(self, length: float) -> float:
-        """tok/s at another acceptance length: the cost does not depend on how much is kept."""
-        return self.baseline_tok_per_s * length / self.cost.value
-
-    def length_for(self, tok_per_s: float) -> float:
-        """Acceptance length that reaches a speed."""
-        return tok_per_s / self.baseline_tok_per_s * self.cost.value
+    def length_for(self, tok_per_s: float) -> float | None:
+        """Acceptance length that reaches a speed; ``None``: none does, for the time before the first token."""
+        speedup = tok_per_s / self.baseline_tok_per_s
+        if self.times is None:
+            return speedup * self.cost.value
+        faster = self.times.faster_for(speedup)
+        return None if faster is None else faster * self.times.decode_speedup * self.cost.value
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,9 @@ class SpeedModel:
         self.acceptance = AcceptanceModel(observations)
         self.launch_log_sd = launch_log_sd(observations, declared=declared_launch_log_sd)
         self._baselines = _baselines(observations)
+        self.requests = Requests(observations)
+        decoding = [replace(o, tok_per_s=o.decode_tok_per_s) for o in observations if o.decode_tok_per_s]
+        self._decoding = _baselines([o for o in decoding if o.arm.is_baseline and o.speedup is None])
         points = [p for o in observations if (p := self._cost_point(o)) is not None]
         self.num_points = len(points)
         self._direct = self._direct_speedups()
@@ -131,6 +134,11 @@ class SpeedModel:
         share = math.log(concurrency / below) / math.log(above / below)
         return math.exp((1 - share) * math.log(known[below]) + share * math.log(known[above]))
 
+    def forward_s(self, concurrency: int = 1) -> float | None:
+        """A forward pass of the baseline; the time of a token of whole requests where nothing tells them apart."""
+        speed = self._decoding.get(concurrency) or self.baseline_tok_per_s(concurrency)
+        return None if speed is None else 1 / speed
+
     def _cost_point(self, observation: Observation) -> CostPoint | None:
         if observation.arm.is_baseline and observation.arm.knobs.cuda_graphs is not False:
             return None
@@ -141,8 +149,10 @@ class SpeedModel:
         if not speedup or length <= 0:
             return None
         length_sd = 0.0 if observation.synthetic else known.speed_log_sd
-        sd = math.sqrt(self._speed_variance(observation) + min(length_sd, 0.3) ** 2)
-        cost = length / speedup
+        whole = LogEstimate(speedup, math.sqrt(self._speed_variance(observation)))
+        decode = self.requests.decode(observation.arm, observation.concurrency, whole)
+        sd = math.hypot(decode.log_sd, min(length_sd, 0.3))
+        cost = length / decode.value
         return CostPoint(
             observation.arm,
             cost,
@@ -151,7 +161,7 @@ class SpeedModel:
             observation.context_tokens,
             drafted=self.drafted(observation.arm),
             launch=observation.launch,
-            launch_sd=self.launch_log_sd * cost,
+            launch_sd=self.launch_log_sd * decode.log_sd / whole.log_sd * cost,
         )
 
     def drafted(self, arm: Arm) -> float | None:
@@ -190,7 +200,7 @@ class SpeedModel:
         return float(own**2 + 2 * self.launch_log_sd**2)
 
     def _direct_speedups(self) -> dict[tuple[str, int], tuple[float, float]]:
-        """(log speedup, variance) of every measured arm, over its launches."""
+        """(log speedup of decoding, variance) of every measured arm, over its launches."""
         sums: dict[tuple[str, int], tuple[float, float]] = {}
         for o in self.observations:
             speedup = self._speedup_of(o)
@@ -200,7 +210,13 @@ class SpeedModel:
             key = (arm_facts(o.arm).arm_id, o.concurrency)
             total, moment = sums.get(key, (0.0, 0.0))
             sums[key] = total + weight, moment + weight * math.log(speedup)
-        return {key: (moment / total, 1 / total) for key, (total, moment) in sums.items()}
+        arms = {arm_facts(o.arm).arm_id: o.arm for o in self.observations}
+        found = {}
+        for (arm_id, concurrency), (total, moment) in sums.items():
+            whole = LogEstimate(math.exp(moment / total), math.sqrt(1 / total))
+            decode = self.requests.decode(arms[arm_id], concurrency, whole)
+            found[arm_id, concurrency] = decode.log, decode.log_sd**2
+        return found
 
     def joint(
         self, arms: Sequence[Arm], *, looked: int, concurrencies: Sequence[int] = (1,)
@@ -216,7 +232,8 @@ class SpeedModel:
             costs = self.cost.joint(
                 arms, looked=looked, concurrency=concurrency, drafted=[self.drafted(arm) for arm in arms]
             )
-            by_concurrency.append([_speed_terms(cost, lengths, math.log(baseline)) for cost in costs])
+            times = self.requests.slopes(arms, concurrency)
+            by_concurrency.append([_speed_terms(cost, lengths, math.log(baseline), times) for cost in costs])
         return [_mean_speed(parts) for parts in zip(*by_concurrency, strict=True)]
 
     def predict(
@@ -235,7 +252,8 @@ class SpeedModel:
                 arm, concurrency=concurrency, context_tokens=context_tokens, drafted=self.drafted(arm)
             )
         )
-        speedup = _speedup(acceptance, cost, self._direct.get((arm_facts(arm).arm_id, concurrency)))
+        decode = _speedup(acceptance, cost, self._direct.get((arm_facts(arm).arm_id, concurrency)))
+        speedup = decode if plain else self.requests.whole(arm, concurrency, decode)
         return ArmPrediction(
             arm=arm,
             concurrency=concurrency,
@@ -245,6 +263,7 @@ class SpeedModel:
             cost=cost,
             baseline_tok_per_s=baseline,
             measured=(arm_facts(arm).arm_id, concurrency) in self._measured,
+            times=None if plain else self.requests.of(arm, concurrency),
         )
 
 
@@ -276,19 +295,28 @@ def _mean_speed(parts: Sequence[JointSpeed]) -> JointSpeed:
     )
 
 
-def _speed_terms(costs: JointCost, lengths: Sequence[ArmLength], baseline_log: float) -> JointSpeed:
-    """Costs as log speeds; errors of the lengths are each arm's own."""
+def _speed_terms(
+    costs: JointCost,
+    lengths: Sequence[ArmLength],
+    baseline_log: float,
+    times: Sequence[RequestTimes | None],
+) -> JointSpeed:
+    """Costs as log speeds of whole requests; errors of the lengths are each arm's own."""
     own = [length.speed_log_sd**2 for length in lengths]
     by = [1 / mean for mean in costs.means]
+    speeds = [
+        whole_log(t, length.length.log + math.log(b)) for t, length, b in zip(times, lengths, by, strict=True)
+    ]
+    slopes = [slope for _, slope in speeds]
     return JointSpeed(
         weight=costs.weight,
-        logs=tuple(
-            baseline_log + length.length.log + math.log(b) for length, b in zip(lengths, by, strict=True)
+        logs=tuple(baseline_log + log for log, _ in speeds),
+        variances=tuple(
+            (v * b * b + o) * g * g for v, b, o, g in zip(costs.variances, by, own, slopes, strict=True)
         ),
-        variances=tuple(v * b * b + o for v, b, o in zip(costs.variances, by, own, strict=True)),
         covariance=tuple(
             tuple(
-                c * by[i] * b + (own[i] if i == j else 0.0)
+                (c * by[i] * b + (own[i] if i == j else 0.0)) * slopes[i] * slopes[j]
                 for j, (c, b) in enumerate(zip(row, by, strict=True))
             )
             for i, row in enumerate(costs.covariance)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm
+from spectune.domain.request_time import RequestTimes
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class Observation:
     """Measuring ended early, the arm being clearly worse than the fastest: it teaches the models and never wins."""
     launch: int = 0
     """Observations of one launch share it."""
+    times: RequestTimes | None = None
+    """Where the time of its requests goes; ``None``: unknown, and all of it is taken for decoding."""
+    decode_tok_per_s: float | None = None
+    """After the first token. Of plain decoding: one over a forward pass."""
 
     @property
     def drafted(self) -> float | None:

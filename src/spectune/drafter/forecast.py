@@ -118,8 +118,10 @@ def _forecast(curve: Curve, size: float, request: ForecastRequest, largest: floa
     return Forecast(
         num_samples=size,
         acceptance_length=_interval(draws, unit="tokens per step", n=n),
-        tok_per_s=_interval(draws / speed.step_cost_s, unit="tok/s", n=n) if speed else None,
-        speedup=_interval(draws / speed.break_even_length, unit="x", n=n) if speed else None,
+        tok_per_s=_interval(speed.tok_per_s(draws), unit="tok/s", n=n) if speed else None,
+        speedup=_interval(speed.tok_per_s(draws) / speed.baseline_tok_per_s, unit="x", n=n)
+        if speed
+        else None,
         train_hours=hours,
         price=price,
     )
@@ -137,7 +139,17 @@ def _cost(cost: CostFacts, size: float, have: float) -> tuple[float | None, floa
 
 
 def _needed(curve: Curve, speedup: float, speed: SpeedFacts, largest: float) -> Needed:
-    length = speedup * speed.break_even_length
+    length = speed.length_for(speedup)
+    if length is None:
+        return Needed(
+            speedup=speedup,
+            acceptance_length=None,
+            possible=False,
+            num_samples=None,
+            low_samples=None,
+            high_samples=None,
+            chance=0.0,
+        )
     possible = curve.depth is None or length <= curve.depth + 1
     samples = curve.samples_for(length, largest=largest * REACH)
     quantiles = np.quantile(np.where(np.isfinite(samples), samples, 1e300), (0.1, 0.5, 0.9))

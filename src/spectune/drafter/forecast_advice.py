@@ -83,7 +83,8 @@ def advise(
     gain = ten / last.acceptance_length - 1
     more = f"ten times the data would bring {gain:+.0%} ({last.acceptance_length:.2f} -> {ten:.2f} tokens per step)"
     goal = next((row for row in needed if row.speedup == request.goal_speedup), None)
-    now = last.acceptance_length / request.speed.break_even_length if request.speed else None
+    speed = request.speed
+    now = speed.tok_per_s(last.acceptance_length) / speed.baseline_tok_per_s if speed else None
     reached = now is not None and now >= request.goal_speedup
     weak = min((row for row in categories if row.weak), key=lambda row: row.share_of_median, default=None)
     if goal is not None and not reached and not goal.possible:
@@ -106,6 +107,11 @@ def advise(
 
 
 def _impossible(request: ForecastRequest, goal: Needed) -> str:
+    if goal.acceptance_length is None:
+        return (
+            f"{goal.speedup:g}x is out of reach of any draft: the time before the first token alone is too long; "
+            "shorten prompts, or cache them"
+        )
     assert request.depth is not None
     return (
         f"{goal.speedup:g}x needs {goal.acceptance_length:.2f} tokens per step, and {request.depth} drafted tokens "
@@ -120,7 +126,8 @@ def _towards_goal(
     largest = curve.points[-1].num_samples
     if goal.chance < _HOPELESS:
         assert request.speed is not None
-        ceiling = float(np.median(curve.draws(REACH * largest))) / request.speed.break_even_length
+        most = float(np.median(curve.draws(REACH * largest)))
+        ceiling = request.speed.tok_per_s(most) / request.speed.baseline_tok_per_s
         because = (
             f"{target}; with a thousand times the data this draft would be near {ceiling:.2f}x (chance "
             f"{goal.chance:.0%} to get there): take a drafter that costs less or can learn more"

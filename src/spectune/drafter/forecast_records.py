@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from spectune.domain.interval import Interval
 from spectune.domain.record import Record
@@ -40,7 +40,8 @@ class Needed(Record):
     """What a speedup takes."""
 
     speedup: float
-    acceptance_length: float
+    acceptance_length: float | None
+    """``None``: none is enough, for the time before the first token."""
     possible: bool
     """Within ``K + 1``."""
     num_samples: float | None
@@ -91,10 +92,17 @@ class SpeedFacts:
 
     baseline_tok_per_s: float
     step_cost_s: float
+    first_token_s: float = 0.0
+    """Before the first token, by token of the answer: no draft shortens it."""
 
-    @property
-    def break_even_length(self) -> float:
-        return self.step_cost_s * self.baseline_tok_per_s
+    def tok_per_s(self, length: Any) -> Any:
+        """Of whole requests; of a number, or of an array of them."""
+        return 1 / (self.first_token_s + self.step_cost_s / length)
+
+    def length_for(self, speedup: float) -> float | None:
+        """Tokens per step for whole requests at this speedup; ``None``: no number is enough."""
+        left_s = 1 / (speedup * self.baseline_tok_per_s) - self.first_token_s
+        return self.step_cost_s / left_s if left_s > 0 else None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from spectune.explain.records import (
 )
 from spectune.explain.rows import best_row, explain_row
 from spectune.explain.schedule import schedule
+from spectune.explain.step import step_of
 from spectune.explain.what_if import what_if_table
 
 
@@ -75,7 +76,7 @@ def explain(
     winner = next((row for row in rows if id_of(row.arm) == winner_id), None)
     return Explanation(
         headline=_headline(
-            best, _shown(rows, first, winner_id) or anchor, explained, costs, winner_id, margin
+            best, _shown(rows, first, winner_id) or anchor, explained, costs, winner_id, margin, model
         ),
         first_concurrency=first,
         baseline_tok_per_s={str(c): speed for c, speed in plain.items() if speed is not None},
@@ -90,8 +91,24 @@ def explain(
         winning_arm=None if winner is None else "plain decoding" if winner.is_baseline else winner.name,
         winning_command=winning_command,
         winning_request={} if winner is None else dict(winner.arm.request),
-        assumptions=tuple(assumptions),
+        assumptions=(*assumptions, *_unknown_times(rows)),
     )
+
+
+def _unknown_times(rows: Sequence[MeasuredRow]) -> list[str]:
+    known = [r for r in rows if not r.is_baseline and r.tokens_per_step is not None]
+    names = [r.name for r in known if r.observation.times is None]
+    if not names:
+        return []
+    which = (
+        ""
+        if len(names) == len(known)
+        else f"of {names[0]} " + (f"and {len(names) - 1} more " * (len(names) > 1))
+    )
+    return [
+        f"the time to the first token {which}is not known, so whole requests are taken for decoding: where prompts "
+        "take a part of the time, a step costs more than said here and breaks even later"
+    ]
 
 
 def _anchor(rows: Sequence[MeasuredRow], concurrency: int) -> MeasuredRow | None:
@@ -125,15 +142,15 @@ def _headline(
     costs: Sequence[ImposedCost],
     winner_id: str | None,
     margin: float,
+    model: SpeedModel,
 ) -> str:
     if anchor is None and costs and best.is_baseline:
         return f"no drafter's own acceptance was measured; with it imposed, {costs[0].words}"
     if anchor is None:
         return f"{best.name} is the fastest, {tok_per_s_words(best.tok_per_s)}; no acceptance length is known"
     row = next(e for e in explained if e.arm == anchor.name and e.concurrency == anchor.concurrency)
-    ratio, even, tokens = row.speedup, row.break_even_acceptance_length, anchor.tokens_per_step
-    assert ratio is not None and even is not None and tokens is not None  # as of every anchor
-    kept = anchor.as_length(tokens)
+    ratio = row.speedup
+    assert ratio is not None  # as of every anchor
     drafting = [e for e in explained if not e.is_baseline and e.concurrency == anchor.concurrency]
     which = "the fastest arm of known acceptance length"
     if id_of(anchor.arm) in (id_of(best.arm), winner_id):
@@ -142,11 +159,11 @@ def _headline(
         which = "the fastest arm with a draft"
     outcome = _outcome(anchor, ratio, margin)
     at = f" at c={anchor.concurrency}" if len({e.concurrency for e in explained}) > 1 else ""
-    if is_contradiction(anchor, row.step_cost_ratio):
+    if is_contradiction(step_of(anchor, model)):
         outcome = "tells nothing"
     return (
         f"{anchor.name}, {which}, {outcome}: {tok_per_s_words(anchor.tok_per_s)}{at}, {ratio:.2f}x "
-        f"plain decoding, keeping {kept:.2f} tokens per step where {even:.2f} break even. Limit: {row.binding_limit}"
+        f"plain decoding. Limit: {row.binding_limit}"
     )
 
 

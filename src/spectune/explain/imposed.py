@@ -13,6 +13,7 @@ from spectune.domain.prediction_shape import id_of, known_depth
 from spectune.explain.measured import MeasuredRow
 from spectune.explain.records import ImposedCost
 from spectune.explain.rows import required_lengths, step_parts
+from spectune.explain.step import step_of
 
 
 def imposed_costs(imposed: Sequence[Observation], model: SpeedModel) -> tuple[ImposedCost, ...]:
@@ -31,18 +32,19 @@ def imposed_costs(imposed: Sequence[Observation], model: SpeedModel) -> tuple[Im
         seen = replace(launches[0], tok_per_s=speed, speedup=speed / baseline, length=length)
         kept = Interval(value=length, low=None, high=None, n=len(launches), unit="tokens/step")
         row = MeasuredRow(seen.arm.name, seen, kept, depth=known_depth(seen.arm))
-        step_s = length / speed
+        step = step_of(row, model)
+        assert step is not None  # its length is known
         found.append(
             ImposedCost(
                 arm=row.name,
                 arm_id=id_of(seen.arm),
                 concurrency=concurrency,
                 acceptance_length=length,
-                step_cost_s=step_s,
-                step_cost_ratio=step_s * baseline,
+                step_cost_s=step.s,
+                step_cost_ratio=step.ratio,
                 num_launches=len(launches),
-                parts=step_parts(row, model, step_s=step_s, baseline=baseline),
-                required=required_lengths(row, step_s, baseline),
+                parts=step_parts(step, model),
+                required=required_lengths(step),
             )
         )
     return tuple(found)

@@ -13,6 +13,9 @@ from spectune.domain.interval import Interval
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.prediction_shape import VARIABLE_METHODS
 
+_LEAST_SHARE = 0.05
+"""Of a request in decoding: with less, its time tells next to nothing of a step."""
+
 
 @dataclass(frozen=True)
 class MeasuredRow:
@@ -71,15 +74,20 @@ class MeasuredRow:
         return DEFAULT_LOG_SD if known is None else known
 
     @property
-    def step_error(self) -> float:
-        """As above, of a step's cost in seconds, and so of a speed at another length."""
-        return math.hypot(self.speed_error, self._length_sd)
+    def decode_error(self) -> float:
+        """As above, of the speed of decoding: an error of a whole request's time is taken for its decoding's."""
+        times = self.observation.times
+        return self.speed_error / (1.0 if times is None else max(_LEAST_SHARE, times.decode_share()))
 
-    @property
-    def length_error(self) -> float:
+    def step_error(self, decode_share: float = 1.0) -> float:
+        """As above, of a speed at another length, where decoding has this share of a request's time."""
+        return decode_share * math.hypot(self.decode_error, self._length_sd)
+
+    def length_error(self, decode_share: float = 1.0) -> float:
         """As above, of a length worked out from this row's speed, its length and plain decoding's speed."""
         own_baseline = self.observation.speedup is not None  # the error of a speedup holds plain decoding's
-        return math.hypot(self.step_error, 0.0 if own_baseline else DEFAULT_LOG_SD)
+        speed = math.hypot(self.speed_error, 0.0 if own_baseline else DEFAULT_LOG_SD)
+        return math.hypot(speed / max(_LEAST_SHARE, decode_share), self._length_sd)
 
     @property
     def _length_sd(self) -> float:

@@ -14,6 +14,7 @@ from spectune.explain.limits import is_contradiction
 from spectune.explain.measured import MeasuredRow, log_sd_of, three_digits, tok_per_s_words, told_apart
 from spectune.explain.records import ActionKind, ExplainedRow, ModelError, NextAction, Schedule, WhatIf
 from spectune.explain.rows import best_row
+from spectune.explain.step import step_of
 
 _MARGIN = 0.02
 _REACH_OF_90 = 1.645
@@ -49,7 +50,7 @@ def next_actions(
     """The most promising first. ``winner_id``: the arm shown to be best, whose command it is; else the fastest."""
     best = best_row(rows, concurrency)
     shown = next((r for r in rows if r.concurrency == concurrency and id_of(r.arm) == winner_id), best)
-    ideas = [*_winner(best, shown, rows, concurrency, winning_command)]
+    ideas = [*_winner(best, shown, rows, model, winning_command)]
     if anchor is not None:
         by_name = {(e.arm, e.concurrency): e for e in explained}
         ideas += _changes(what_if, best, error)
@@ -93,7 +94,12 @@ def _to_train(
 
 
 def _can_gain(row: ExplainedRow) -> bool:
-    return any(r.reachable is not False and r.acceptance_length.value > _kept(row) for r in row.required)
+    return any(
+        r.reachable is not False
+        and r.acceptance_length is not None
+        and r.acceptance_length.value > _kept(row)
+        for r in row.required
+    )
 
 
 def _kept(row: ExplainedRow) -> float:
@@ -104,9 +110,10 @@ def _winner(
     best: MeasuredRow,
     shown: MeasuredRow,
     rows: Sequence[MeasuredRow],
-    concurrency: int,
+    model: SpeedModel,
     command: str | None,
 ) -> Iterable[_Idea]:
+    concurrency = best.concurrency
     plain = max(
         (r for r in rows if r.is_baseline and r.concurrency == concurrency), key=lambda r: r.tok_per_s
     )
@@ -137,8 +144,7 @@ def _winner(
         )
     if not shown.is_baseline:
         gain = shown.tok_per_s / plain.tok_per_s - 1
-        tokens = shown.tokens_per_step
-        if tokens is not None and is_contradiction(shown, tokens / shown.tok_per_s * plain.tok_per_s):
+        if is_contradiction(step_of(shown, model)):
             yield _Idea(
                 "measure",
                 f"measure {shown.name} and plain decoding again, on the same requests and settings",
@@ -237,17 +243,20 @@ def _train(row: ExplainedRow, best: MeasuredRow, *, most: float) -> Iterable[_Id
     """
     if not row.required or row.acceptance_length is None:
         return
-    wanted = [r for r in row.required if r.acceptance_length.value > row.acceptance_length]
-    if not wanted:
+    wanted = [
+        (r, length)
+        for r in row.required
+        if (length := r.acceptance_length) is not None and length.value > row.acceptance_length
+    ]
+    reachable = [(r, length) for r, length in wanted if r.reachable is not False]
+    if not reachable:
         return
     words = ", ".join(
-        f"{r.acceptance_length.value:.2f} for {r.speedup:g}x ({_rounded(r.tok_per_s)} tok/s)"
-        + (" - out of reach at this depth" if r.reachable is False else "")
-        for r in wanted
+        f"{length.value:.2f} for {r.speedup:g}x ({_rounded(r.tok_per_s)} tok/s)" for r, length in reachable
     )
-    reachable = [r for r in wanted if r.reachable is not False]
-    aim = reachable[min(1, len(reachable) - 1)] if reachable else wanted[0]
-    length = aim.acceptance_length
+    beyond = [f"{r.speedup:g}x" for r in row.required if r.reachable is False]
+    words += f"; this draft length cannot give {' or '.join(beyond)}" if beyond else ""
+    aim, length = reachable[min(1, len(reachable) - 1)]
     # At just that length: as uncertain as the length that the speed was worked out from.
     speed = LogEstimate(aim.tok_per_s, log_sd_of(length, reach=_REACH_OF_90) or DEFAULT_LOG_SD).interval(
         unit="tok/s"
@@ -260,7 +269,7 @@ def _train(row: ExplainedRow, best: MeasuredRow, *, most: float) -> Iterable[_Id
         f"it keeps {row.acceptance_length:.2f} now, in {row.arm}; {more:.0%} more is needed for {aim.speedup:g}x, "
         "if the step cost stays",
         speed,
-        min(most, gain * _TRAINING_DISCOUNT) if reachable else -0.5,
+        min(most, gain * _TRAINING_DISCOUNT),
     )
 
 

@@ -39,9 +39,20 @@ class RequiredLength(Record):
 
     speedup: float
     tok_per_s: float
-    acceptance_length: Interval
+    acceptance_length: Interval | None
+    """``None``: no length is enough, the time before the first token alone is too long."""
+    tokens_per_pass: float | None = None
+    """The same, counting passes without a draft."""
     reachable: bool | None
     """Whether a draft of this depth can give so many tokens; ``None``: depth unknown."""
+
+    @property
+    def words(self) -> str:
+        """``2.41 for 1x``, or that it cannot be."""
+        if self.acceptance_length is None:
+            return f"{self.speedup:g}x cannot be reached: the time before the first token alone is too long"
+        beyond = " (more than this draft length allows)" if self.reachable is False else ""
+        return f"{self.acceptance_length.value:.2f} for {self.speedup:g}x{beyond}"
 
 
 class ImposedCost(Record):
@@ -62,11 +73,7 @@ class ImposedCost(Record):
     @property
     def words(self) -> str:
         """One sentence."""
-        needed = ", ".join(
-            f"{r.acceptance_length.value:.2f} for {r.speedup:g}x"
-            + (" (out of reach at this depth)" if r.reachable is False else "")
-            for r in self.required
-        )
+        needed = ", ".join(r.words for r in self.required)
         return (
             f"{self.arm} (c={self.concurrency}, imposed {self.acceptance_length:.2f}, n = {self.num_launches}): a step "
             f"costs {self.step_cost_ratio:.2f} plain ones, so a drafter must keep {needed}"
@@ -96,14 +103,27 @@ class ExplainedRow(Record):
     acceptance_assumed_from: str | None = None
     implied_acceptance_length: Interval | None = None
     """Where it was not measured: what the speed means at the predicted step cost."""
+    tokens_per_pass: float | None = None
+    """Tokens per forward pass, passes without a draft included: what speeds of arms can be compared by."""
+    most_tokens_per_pass: float | None = None
+    """Were every draft kept."""
+    verify_step_frac: float | None = None
+    """Share of forward passes that check a draft: the acceptance length is of these alone."""
+    first_token_s: float | None = None
+    """Before the first token, by token of the answer; ``first_token_share`` of the request's time."""
+    first_token_share: float | None = None
     step_cost_s: float | None
-    """Seconds per verify step: acceptance length / speed."""
+    """Seconds per forward pass: tokens per pass x decode time per token."""
     step_cost_ratio: float | None
     """In baseline steps."""
+    break_even_tokens_per_pass: float | None = None
+    """At which decoding is as fast as without speculation; ``required`` has what whole requests need."""
+    break_even_reachable: bool | None = None
+    """False: more than the draft length allows. ``None``: unknown."""
     break_even_acceptance_length: float | None
     break_even_interval: Interval | None = None
     zero_overhead_tok_per_s: float | None
-    """Acceptance length x baseline: were a verify step as cheap as a plain one."""
+    """Were a verify step as cheap as a plain one."""
     perfect_acceptance_tok_per_s: float | None
     """At the present step cost, were every draft kept."""
     machine_ceiling_tok_per_s: float | None = None

@@ -9,9 +9,10 @@ from spectune.domain.cost_model import DEFAULT_LOG_SD, SpeedModel
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of
-from spectune.explain.limits import binding_limit
+from spectune.explain.limits import binding_limit, unknown_limit
 from spectune.explain.measured import MeasuredRow
 from spectune.explain.records import ExplainedRow, LossShares, RequiredLength, StepPart
+from spectune.explain.step import Step, step_of
 
 TARGET_SPEEDUPS = (1.0, 1.3, 1.5)
 
@@ -21,17 +22,7 @@ def explain_row(row: MeasuredRow, model: SpeedModel, *, machine_ceiling: float |
     baseline = model.baseline_tok_per_s(row.concurrency)
     if baseline is None:
         raise ValueError("no baseline was measured")
-    length = row.tokens_per_step
-    step_s = None if length is None else length / row.tok_per_s
-    ratio = None if step_s is None else step_s * baseline
-    parts = () if step_s is None else step_parts(row, model, step_s=step_s, baseline=baseline)
-    losses = _losses(length, ratio, row.most_tokens)
-    break_even = None if row.is_baseline or ratio is None else row.as_length(ratio)
-    implied = implied_length(row, model) if length is None else None
-    sentence, factor = binding_limit(
-        row, ratio=ratio, parts=parts, losses=losses, baseline=baseline, implied=implied
-    )
-    return ExplainedRow(
+    found = ExplainedRow(
         arm=row.name,
         arm_id=id_of(row.arm),
         is_baseline=row.is_baseline,
@@ -39,34 +30,60 @@ def explain_row(row: MeasuredRow, model: SpeedModel, *, machine_ceiling: float |
         concurrency=row.concurrency,
         e2e_tok_per_s=row.tok_per_s,
         speedup=None if row.is_baseline else row.tok_per_s / baseline,
+        tokens_per_pass=row.tokens_per_step,
+        most_tokens_per_pass=row.most_tokens,
+        verify_step_frac=None if row.is_baseline or row.tokens_per_step is None else row.verify_frac,
         acceptance_length=row.acceptance_length.value if row.acceptance_length else None,
         acceptance_length_interval=row.acceptance_length,
         acceptance_assumed_from=row.assumed_from,
-        implied_acceptance_length=implied,
-        step_cost_s=step_s,
-        step_cost_ratio=ratio,
-        break_even_acceptance_length=break_even,
-        break_even_interval=None if break_even is None else _length_interval(row, break_even),
-        zero_overhead_tok_per_s=None if length is None else length * baseline,
-        perfect_acceptance_tok_per_s=None
-        if step_s is None or row.most_tokens is None
-        else row.most_tokens / step_s,
-        machine_ceiling_tok_per_s=None
-        if machine_ceiling is None or length is None
-        else machine_ceiling * length,
-        parts=parts,
-        loss_shares=losses,
-        binding_limit=sentence,
-        binding_factor=factor,
-        required=() if step_s is None or row.is_baseline else required_lengths(row, step_s, baseline),
+        step_cost_s=None,
+        step_cost_ratio=None,
+        break_even_acceptance_length=None,
+        zero_overhead_tok_per_s=None,
+        perfect_acceptance_tok_per_s=None,
+        binding_limit="",
+        binding_factor=None,
     )
+    step = step_of(row, model)
+    if step is None:
+        implied = implied_length(row, model)
+        sentence, factor = unknown_limit(row, implied, baseline), None
+        added: dict[str, object] = {"implied_acceptance_length": implied}
+    else:
+        parts = step_parts(step, model)
+        losses = _losses(step)
+        sentence, factor = binding_limit(step, parts, losses)
+        added = _of_step(step, machine_ceiling) | {"parts": parts, "loss_shares": losses}
+    return found.model_copy(update={**added, "binding_limit": sentence, "binding_factor": factor})
 
 
-def step_parts(
-    row: MeasuredRow, model: SpeedModel, *, step_s: float, baseline: float
-) -> tuple[StepPart, ...]:
+def _of_step(step: Step, machine_ceiling: float | None) -> dict[str, object]:
+    row, most = step.row, step.row.most_tokens
+    found: dict[str, object] = {
+        "step_cost_s": step.s,
+        "step_cost_ratio": step.ratio,
+        "first_token_s": step.first_token_s,
+        "first_token_share": step.first_token_share,
+        "zero_overhead_tok_per_s": step.speed(ratio=1.0).value,
+        "perfect_acceptance_tok_per_s": None if most is None else step.speed(tokens=most).value,
+    }
+    if machine_ceiling is not None:
+        found["machine_ceiling_tok_per_s"] = step.speed(ratio=1 / (machine_ceiling * step.forward_s)).value
+    if not row.is_baseline:
+        even = step.break_even_length
+        found |= {
+            "break_even_tokens_per_pass": step.ratio,
+            "break_even_acceptance_length": even.value,
+            "break_even_interval": even,
+            "break_even_reachable": step.can_reach(step.ratio),
+            "required": required_lengths(step),
+        }
+    return found
+
+
+def step_parts(step: Step, model: SpeedModel) -> tuple[StepPart, ...]:
     """Baseline forward pass, what the fitted model says of the rest, and what it cannot say."""
-    forward_s = 1 / baseline
+    row, forward_s, step_s = step.row, step.forward_s, step.s
 
     def part(name: str, s: float, sd_s: float | None, separated: bool) -> StepPart:
         low = None if sd_s is None else max(0.0, s - 1.645 * sd_s)
@@ -94,36 +111,31 @@ def step_parts(
     return tuple(found)
 
 
-def _losses(tokens: float | None, ratio: float | None, most: float | None) -> LossShares | None:
-    """Logarithms of the two factors by which speed falls short of the ideal, as shares."""
-    if tokens is None or ratio is None or most is None:
+def _losses(step: Step) -> LossShares | None:
+    """Logarithms of the two factors by which decoding falls short of the ideal, as shares."""
+    most = step.row.most_tokens
+    if most is None:
         return None
-    acceptance = math.log(most / min(tokens, most))
-    overhead = max(0.0, math.log(ratio))
+    acceptance = math.log(most / min(step.tokens, most))
+    overhead = max(0.0, math.log(step.ratio))
     total = acceptance + overhead
     if total <= 0:
         return None
     return LossShares(acceptance=acceptance / total, step_overhead=overhead / total)
 
 
-def _length_interval(row: MeasuredRow, value: float) -> Interval:
-    return LogEstimate(value, row.length_error).interval(unit="tokens/step", level=0.9)
-
-
-def required_lengths(row: MeasuredRow, step_s: float, baseline: float) -> tuple[RequiredLength, ...]:
+def required_lengths(step: Step) -> tuple[RequiredLength, ...]:
     """For speedups worth having, at the step cost as measured."""
-    found = []
-    for speedup in TARGET_SPEEDUPS:
-        length = row.as_length(speedup * baseline * step_s)
-        found.append(
-            RequiredLength(
-                speedup=speedup,
-                tok_per_s=speedup * baseline,
-                acceptance_length=_length_interval(row, length),
-                reachable=None if not row.depth else length <= row.depth + 1,
-            )
+    return tuple(
+        RequiredLength(
+            speedup=speedup,
+            tok_per_s=speedup * step.baseline_tok_per_s,
+            acceptance_length=step.length_for(speedup),
+            tokens_per_pass=step.tokens_for(speedup),
+            reachable=step.can_reach(step.tokens_for(speedup)),
         )
-    return tuple(found)
+        for speedup in TARGET_SPEEDUPS
+    )
 
 
 def implied_length(row: MeasuredRow, model: SpeedModel) -> Interval | None:
@@ -133,7 +145,10 @@ def implied_length(row: MeasuredRow, model: SpeedModel) -> Interval | None:
         return None
     prediction = model.predict(row.arm, concurrency=row.concurrency)
     cost = prediction.cost
-    value = max(1.0, prediction.length_for(row.tok_per_s))
+    length = prediction.length_for(row.tok_per_s)
+    if length is None:
+        return None
+    value = max(1.0, length)
     return LogEstimate(value, math.hypot(cost.sd / cost.value, DEFAULT_LOG_SD)).interval(
         unit="tokens/step", level=0.9
     )

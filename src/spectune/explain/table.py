@@ -1,9 +1,10 @@
 """A table of published or hand-measured figures, as CSV.
 
 Columns: ``arm,num_steps,topk,num_draft_tokens,cuda_graphs,e2e_tok_per_s,acceptance_length``,
-and optionally ``concurrency,method,drafter,engine``. The baseline has 0 draft
-tokens; tokens are those proposed, without the root. An acceptance length may be a range, ``2.1-2.5``. Lines with # are
-comments. Every mistake of the file is reported, with its line and column.
+and optionally ``concurrency,method,drafter,engine,tpot_ms``. The baseline has 0 draft
+tokens; tokens are those proposed, without the root. An acceptance length may be a range, ``2.1-2.5``. ``tpot_ms`` is
+the time per output token after the first: what a request takes beyond it is the time to the first token
+(``table_times``). Lines with # are comments. Every mistake of the file is reported, with its line and column.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from spectune.domain.prediction_observation import Observation
 from spectune.errors import Problem, StudyFileError
 from spectune.explain.measured import MeasuredRow, baselines, log_sd_of, three_digits, tok_per_s_words
 from spectune.explain.table_cells import Cells
+from spectune.explain.table_times import time_assumptions, time_problems, with_times
 
 REQUIRED = (
     "arm",
@@ -31,7 +33,7 @@ REQUIRED = (
     "e2e_tok_per_s",
     "acceptance_length",
 )
-OPTIONAL = ("concurrency", "method", "drafter", "engine")
+OPTIONAL = ("concurrency", "method", "drafter", "engine", "tpot_ms")
 MAX_ROWS = 500
 """The fit takes the third power of them: 500 are some seconds of processor."""
 MAX_DRAFT = 1_000
@@ -101,6 +103,8 @@ def read_table(text: str, *, path: str) -> Table:
     rows = _without_a_common_lack([row for row in found if row is not None])
     lines_of = [row.line for row, made in zip(cells, found, strict=True) if made is not None]
     problems += _table_problems(rows, lines_of, complete=not problems)
+    if not problems:
+        problems += time_problems(rows, lines_of)
     if problems:
         raise StudyFileError(path, sorted(problems, key=lambda p: p.line or 0))
     found_rows = _with_assumptions(rows)
@@ -138,6 +142,7 @@ def _row(cells: Cells) -> MeasuredRow | None:
     topk = cells.whole("topk", least=0, most=MAX_DRAFT)
     graphs = cells.flag("cuda_graphs")
     speed = cells.speed("e2e_tok_per_s")
+    tpot_s = cells.tpot_s("tpot_ms", tok_per_s=speed)
     concurrency = cells.whole("concurrency", least=1, most=MAX_CONCURRENCY) or 1
     if tokens is None and not cells.text("num_draft_tokens"):
         tokens = steps if (topk or 1) == 1 else None
@@ -178,6 +183,7 @@ def _row(cells: Cells) -> MeasuredRow | None:
         length=None if is_baseline else (length.value if length else None),
         length_log_sd=log_sd_of(length),
         launch=cells.line,
+        decode_tok_per_s=None if tpot_s is None else 1 / tpot_s,
     )
     return MeasuredRow(name, observation, None if is_baseline else length, depth=depth)
 
@@ -259,7 +265,8 @@ def _with_assumptions(rows: Sequence[MeasuredRow]) -> Table:
                 ),
             )
         filled.append(row)
-    return Table(tuple(filled), (*assumptions, *_spread(rows)))
+    timed = [with_times(row, filled) for row in filled]
+    return Table(tuple(timed), (*assumptions, *_spread(rows), *time_assumptions(timed)))
 
 
 def _baselines(rows: Sequence[MeasuredRow]) -> Iterable[str]:

@@ -50,6 +50,23 @@ class Cells:
             return None
         return value
 
+    def tpot_s(self, column: str, *, tok_per_s: float | None) -> float | None:
+        """Per token after the first; at most what a token of the whole request takes."""
+        text = self.text(column)
+        if not text:
+            return None
+        value = _number(text)
+        if value is None or not 1000 / _MOST_TOK_PER_S <= value <= 1000 / _LEAST_TOK_PER_S:
+            self.problem(
+                column, "must be milliseconds per output token after the first, or empty for unknown"
+            )
+            return None
+        if tok_per_s is not None and value > 1.005 * 1000 / tok_per_s:
+            most = 1000 / tok_per_s
+            self.problem(column, f"is more than the {most:.4g} ms that a token of the whole request takes")
+            return None
+        return value / 1000
+
     def flag(self, column: str) -> bool | None:
         text = self.text(column).lower()
         if text not in _WORDS:

@@ -11,6 +11,7 @@ from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import Shape, arm_facts, shape_of
 from spectune.explain.measured import MeasuredRow
 from spectune.explain.records import WhatIf
+from spectune.explain.step import Step, step_of
 
 _LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
 _CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -22,48 +23,44 @@ def what_if_table(
     rows: Sequence[MeasuredRow], model: SpeedModel, anchor: MeasuredRow, *, tried: Sequence[Arm] = ()
 ) -> tuple[WhatIf, ...]:
     """Changes of ``anchor``, the fastest speculating arm, one at a time; none to an arm that was ``tried`` in vain."""
-    tokens, baseline = anchor.tokens_per_step, model.baseline_tok_per_s(anchor.concurrency)
-    if tokens is None or baseline is None:
+    step = step_of(anchor, model)
+    if step is None:
         return ()
     known = {_draft(row.arm) for row in rows if row.concurrency == anchor.concurrency} | set(
         map(_draft, tried)
     )
     return (
-        *_acceptance(anchor, tokens, baseline),
-        *_overhead(anchor, tokens, baseline),
+        *_acceptance(step),
+        *_overhead(step),
         *_lengths(anchor, model, known),
         *_graphs(anchor, model, rows, known),
         *_concurrency(anchor, model, rows),
     )
 
 
-def _acceptance(anchor: MeasuredRow, kept: float, baseline: float) -> Iterable[WhatIf]:
+def _acceptance(step: Step) -> Iterable[WhatIf]:
     """Other acceptance lengths at the step cost as measured: cost does not depend on what is kept."""
-    step_s = kept / anchor.tok_per_s
-    now = anchor.as_length(kept)
-    lengths = {round(anchor.as_length(step_s * baseline), 3): "break-even"}
+    anchor = step.row
+    now = anchor.as_length(step.tokens)
+    lengths = {round(step.break_even_length.value, 3): "break-even of decoding"}
     lengths |= {round(now + 0.5, 2): "half a token more", round(now + 1.0, 2): "one token more"}
     if anchor.depth:
         lengths = {k: v for k, v in lengths.items() if k < anchor.depth + 1}
         lengths[float(anchor.depth + 1)] = "every draft kept"
     for length, label in sorted(lengths.items()):
         tokens = 1 + anchor.verify_frac * (length - 1)
-        speed = LogEstimate(tokens / step_s, anchor.step_error)
         change, basis = f"acceptance length {length:.2f} ({label})", "at the measured step cost"
-        yield _made(anchor, "acceptance", change, anchor.concurrency, length, speed, baseline, basis)
+        yield _made(step, "acceptance", change, length, step.speed(tokens=tokens), basis)
 
 
-def _overhead(anchor: MeasuredRow, now: float, baseline: float) -> Iterable[WhatIf]:
-    step_s = now / anchor.tok_per_s
-    plain_s = min(step_s, 1 / baseline)
+def _overhead(step: Step) -> Iterable[WhatIf]:
+    now, least = step.row.as_length(step.tokens), min(step.ratio, 1.0)
     for share, label in (
         (0.5, "half of what a step adds to a plain one saved"),
         (1.0, "a verify step as cheap as a plain one"),
     ):
-        speed = LogEstimate(now / ((1 - share) * step_s + share * plain_s), anchor.step_error)
-        yield _made(
-            anchor, "overhead", label, anchor.concurrency, now, speed, baseline, "arithmetic, not a setting"
-        )
+        speed = step.speed(ratio=(1 - share) * step.ratio + share * least)
+        yield _made(step, "overhead", label, now, speed, "arithmetic, not a setting")
 
 
 def _lengths(anchor: MeasuredRow, model: SpeedModel, known: Set[Draft]) -> Iterable[WhatIf]:
@@ -138,35 +135,29 @@ def _predicted(anchor: MeasuredRow, factor: Factor, label: str, prediction: ArmP
         "regressed": "acceptance and step cost predicted from other shapes",
         "unknown": "nothing like it was measured",
     }[case]
-    return _made(
-        anchor,
-        factor,
-        label,
-        prediction.concurrency,
-        prediction.acceptance.length.value,
-        prediction.tok_per_s,
-        prediction.baseline_tok_per_s,
-        basis,
-    )
-
-
-def _made(
-    anchor: MeasuredRow,
-    factor: Factor,
-    change: str,
-    concurrency: int,
-    length: float,
-    speed: LogEstimate,
-    baseline: float,
-    basis: str,
-) -> WhatIf:
+    speed, most = prediction.tok_per_s, prediction.zero_overhead_tok_per_s
+    if speed.value > most:  # no step that verifies a draft is cheaper than a plain one
+        speed = LogEstimate(most, speed.log_sd)
     return WhatIf(
         factor=factor,
         arm=anchor.name,
+        change=label,
+        concurrency=prediction.concurrency,
+        acceptance_length=prediction.acceptance.length.value,
+        predicted_tok_per_s=speed.interval(unit="tok/s"),
+        speedup=speed.value / prediction.baseline_tok_per_s,
+        basis=basis,
+    )
+
+
+def _made(step: Step, factor: Factor, change: str, length: float, speed: LogEstimate, basis: str) -> WhatIf:
+    return WhatIf(
+        factor=factor,
+        arm=step.row.name,
         change=change,
-        concurrency=concurrency,
+        concurrency=step.row.concurrency,
         acceptance_length=length,
         predicted_tok_per_s=speed.interval(unit="tok/s"),
-        speedup=speed.value / baseline,
+        speedup=speed.value / step.baseline_tok_per_s,
         basis=basis,
     )

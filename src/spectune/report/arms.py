@@ -9,6 +9,7 @@ from spectune.domain.acceptance import request_weighted_acceptance_length
 from spectune.domain.measurement import LoadResult, RequestRecord
 from spectune.domain.parity import OutputParity, output_parity
 from spectune.domain.planning import more_needed
+from spectune.domain.request_time import RequestTimes, all_decode
 from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
 from spectune.domain.statistics_multiple import simultaneous, simultaneous_level
 from spectune.domain.study import Study
@@ -17,6 +18,7 @@ from spectune.domain.workload import LoadPoint
 from spectune.report import pooling
 from spectune.report.contexts import Range, context_ranges, summarize_contexts
 from spectune.report.records import ArmSummary, CategorySummary, LoadSummary
+from spectune.report.request_times import PromptTimes, arm_times, plain_times, prompt_times
 
 
 def comparable_trials(study: Study, trials: Sequence[Trial]) -> list[Trial]:
@@ -44,6 +46,8 @@ class PointView:
     """The first baseline trial; every parity is against its outputs."""
     baseline_tokens: dict[str, float]
     """The baseline's mean output tokens by prompt."""
+    plain: PromptTimes
+    """The baseline's times by prompt."""
     context_ranges: tuple[Range, ...] = ()
     """Of context lengths, the same for every arm."""
 
@@ -87,7 +91,9 @@ def view_point(study: Study, trials: Sequence[Trial], point: LoadPoint) -> Point
     present = [t for t in trials if pooling.load_of(t, point) is not None]
     categories = sorted({p.category for p in study.workload.prompts if p.category is not None})
     all_loads = [pooling.load_of(t, point) for t in present]
-    baseline_loads = [pooling.load_of(t, point) for t in present if t.arm_id == baseline_id]
+    baseline_loads = [
+        load for t in present if t.arm_id == baseline_id and (load := pooling.load_of(t, point)) is not None
+    ]
     return PointView(
         study=study,
         point=point,
@@ -96,7 +102,8 @@ def view_point(study: Study, trials: Sequence[Trial], point: LoadPoint) -> Point
         by_trial=_compare(study, present, point, per_trial=True),
         by_category={c: _compare(study, present, point, category=c) for c in categories},
         reference=next((t for t in present if t.arm_id == baseline_id), None),
-        baseline_tokens=pooling.tokens_by_prompt(load for load in baseline_loads if load is not None),
+        baseline_tokens=pooling.tokens_by_prompt(baseline_loads),
+        plain=prompt_times(baseline_loads),
         context_ranges=context_ranges(load for load in all_loads if load is not None),
     )
 
@@ -154,34 +161,31 @@ def summarize_arms(
 
 
 def _with_break_even(arm: ArmSummary) -> ArmSummary:
-    """Adds the cost of a decode step and the acceptance length at which the arm would equal the baseline.
+    """Adds the cost of a decode step, and what the arm would have to keep to equal the baseline.
 
-    With T tokens per decode step and speedup S, a step costs T / S baseline
-    steps. Where every step is a verify step, T is the acceptance length L, and
-    the break-even acceptance length is L / S. A drafter that skips steps
-    (ngram, ``p_min``) has T = 1 + f (L - 1) with f the share of verify steps;
-    it breaks even at 1 + (T / S - 1) / f, were f to stay as it is.
+    With T tokens per forward pass and a speedup S of decoding, a step costs T / S baseline steps, and decoding is as
+    fast as without speculation at so many tokens per pass. Where every step is a verify step, T is the acceptance
+    length L; a drafter that skips steps (ngram, ``p_min``) has T = 1 + f (L - 1) with f the share of verify steps,
+    taken to stay as it is.
 
-    Assumes that a step's cost does not depend on how many drafts are kept, and
-    that time outside decoding scales like it: with long prompts and short
-    outputs the end-to-end speedup hides part of the decoding's. Approximate
-    when f is unknown, because then T is taken to be L.
+    Assumes that a step's cost does not depend on how many drafts are kept. Approximate when f is unknown, because
+    then T is taken to be L, and when nothing says how long the first token took.
     """
     load = arm.first
     if load is None or load.speedup is None or load.acceptance_length is None:
         return arm
-    length, speedup = load.acceptance_length.value, load.speedup.value
     tokens, verify_frac = load.tokens_per_decode_step, load.verify_step_frac
+    is_known = tokens is not None and bool(verify_frac)
     if tokens is None or not verify_frac or verify_frac > 0.98:
-        cost = break_even = length / speedup
-    else:
-        cost = tokens / speedup
-        break_even = 1 + (cost - 1) / verify_frac
+        tokens, verify_frac = load.acceptance_length.value, 1.0
+    times = load.times or all_decode(load.speedup.value)
+    cost = tokens / times.decode_speedup
     return arm.model_copy(
         update={
             "step_cost_ratio": cost,
-            "break_even_acceptance_length": break_even,
-            "break_even_approximate": tokens is None or not verify_frac,
+            "break_even_tokens_per_pass": cost,
+            "break_even_acceptance_length": 1 + (cost - 1) / verify_frac,
+            "break_even_approximate": not is_known or load.times is None,
         }
     )
 
@@ -204,6 +208,7 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
     counts = pooling.pooled_acceptance(loads)
     parts = pooling.request_acceptance(loads)
     sources = {load.acceptance_source for load in loads if load.acceptance_source is not None}
+    times = _times(view, loads, comparison, is_baseline=is_baseline)
     return LoadSummary(
         label=view.point.label,
         load=view.point,
@@ -240,9 +245,21 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
         else pooling.output_length_ratio(pooling.tokens_by_prompt(loads), view.baseline_tokens),
         cached_token_frac=pooling.cached_token_frac(loads),
         foreign_tokens=pooling.foreign_tokens(loads),
+        first_token_share=None if times is None else 1 - times.decode_share(),
+        times=times,
         categories=_summarize_categories(view, arm_id, loads),
         contexts=() if is_baseline else summarize_contexts(loads, view.context_ranges, level=study.level),
     )
+
+
+def _times(
+    view: PointView, loads: Sequence[LoadResult], comparison: Comparison | None, *, is_baseline: bool
+) -> RequestTimes | None:
+    if is_baseline:
+        return plain_times(view.plain)
+    if comparison is None:
+        return None
+    return arm_times(prompt_times(loads), view.plain, speedup=comparison.speedup.value)
 
 
 def _summarize_categories(

@@ -86,6 +86,8 @@ def _row(arm: ArmSummary, load: LoadSummary, plain_tok_per_s: float) -> Measured
         log_sd=log_sd_of(load.speedup or load.e2e_tok_per_s),
         length=load.acceptance_length.value if stated and load.acceptance_length else None,
         length_log_sd=log_sd_of(load.acceptance_length),
+        times=load.times,
+        decode_tok_per_s=load.decode_tok_per_s.value if load.decode_tok_per_s else None,
     )
     length = None if arm.is_baseline else load.acceptance_length
     return MeasuredRow(arm.name, observation, length, depth=None if arm.is_baseline else known_depth(arm.arm))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.measurement import LoadResult
@@ -13,6 +14,7 @@ from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.domain.workload import LoadPoint
 from spectune.report import pooling
+from spectune.report.request_times import PromptTimes, arm_times, plain_times, prompt_times
 
 _SKIPS_BELOW = 0.98
 _FEW_PROMPTS = 4
@@ -27,14 +29,19 @@ def observations(study: Study, trials: Sequence[Trial]) -> list[Observation]:
     is the baseline's over all prompts, times that ratio.
     """
     counted = [t for t in trials if t.status != "failed" and t.soak is None]
-    plain = [t for t in counted if t.arm_id == study.baseline.arm_id]
-    against = {point: _samples(plain, point) for point in study.workload.loads}
+    baseline = [t for t in counted if t.arm_id == study.baseline.arm_id]
+    against = {point: _samples(baseline, point) for point in study.workload.loads}
+    plain = {
+        point: prompt_times([load for t in baseline if (load := pooling.load_of(t, point)) is not None])
+        for point in study.workload.loads
+    }
     found: list[Observation] = []
     for trial in counted:
         for load in trial.loads:
             if load.load.concurrency is not None:
                 observation = _observe(study, trial, load, counted, against.get(load.load, []))
-                found += [] if observation is None else [observation]
+                if observation is not None:
+                    found.append(_with_times(observation, load, plain.get(load.load)))
     return found
 
 
@@ -69,6 +76,17 @@ def _observe(
         stopped=trial.status == "pruned",
         launch=trial.launch_number,
     )
+
+
+def _with_times(observation: Observation, load: LoadResult, plain: PromptTimes | None) -> Observation:
+    if observation.speedup is not None and plain is not None:
+        times = arm_times(prompt_times([load]), plain, speedup=observation.speedup)
+    elif observation.arm.is_baseline:
+        times = plain_times(prompt_times([load]))
+    else:
+        return observation
+    decode = pooling.pooled_speed([load], pooling.decode, level=0.95)
+    return replace(observation, times=times, decode_tok_per_s=None if decode is None else decode.value)
 
 
 def _per_decode_step(load: LoadResult) -> AcceptanceCounts | None:

@@ -18,6 +18,7 @@ from spectune.domain.machine import Machine
 from spectune.domain.measurement import AcceptanceSource
 from spectune.domain.parity import OutputParity
 from spectune.domain.record import Record
+from spectune.domain.request_time import RequestTimes
 from spectune.domain.statistics import Verdict
 from spectune.domain.study import Import
 from spectune.domain.trial import EarlyEnd, Failure, RankRecord, SoakResult, StopProof, TrialStatus
@@ -96,6 +97,10 @@ class LoadSummary(Record):
     cached_token_frac: float | None
     """Share of prompt tokens that came from a prefix cache."""
     foreign_tokens: int | None
+    first_token_share: float | None = None
+    """Of a request's time, before its first token: speculation shortens the rest alone."""
+    times: RequestTimes | None = Field(default=None, exclude=True)
+    """The same prompt by prompt, against no speculation."""
     categories: tuple[CategorySummary, ...] = ()
     contexts: tuple[ContextSummary, ...] = ()
     """Empty where all contexts are about as long, or requests do not carry their own acceptance."""
@@ -115,7 +120,9 @@ class ArmSummary(Record):
     cause: str | None
     """Of the last failed trial."""
     step_cost_ratio: float | None = None
-    """Cost of a decode step in baseline steps, at the first load point."""
+    """Cost of a decode step in baseline steps, at the first load point; time before the first token is not in it."""
+    break_even_tokens_per_pass: float | None = None
+    """Tokens per forward pass at which decoding is as fast as without speculation."""
     break_even_acceptance_length: float | None = None
     break_even_approximate: bool = False
     loads: tuple[LoadSummary, ...] = ()
