@@ -13,6 +13,7 @@ from spectune.domain.trial import Failure, Trial, num_launches
 from spectune.report.observed import observations
 from spectune.runner.lanes import Block, Lane, next_baseline, open_blocks, place_for_noise
 from spectune.runner.precision import launch_for_precision
+from spectune.runner.resume import why_baseline_first
 from spectune.runner.search import NextLaunch, next_arm
 from spectune.runner.study import SOAK_REPETITION, arm_to_soak, hypothesis_for
 from spectune.store.study_dir import StudyDir
@@ -75,11 +76,18 @@ class OpenWork:
     def _next(self, place: str) -> Block:
         waiting = self.arms_wait()
         lane = self.lane(place)
-        reason = lane.baseline_reason() if waiting else lane.closing_reason()
+        reason = lane.baseline_reason() or self._why_again(lane) if waiting else lane.closing_reason()
         if reason is not None:
             number = next_baseline(self.study, self.trials, self.running)
             return (PlannedTrial(arm_id=self._baseline_id, repetition=number, reason=reason),)
         return self.queue.pop(0) if self.queue else ()
+
+    def _why_again(self, lane: Lane) -> str | None:
+        """Why plain decoding is launched again before this node's first arm of this run, if it is."""
+        new = {t.number for t in self.trials[self._num_at_start :]}
+        if any(t.number in new for t in lane.trials):
+            return None
+        return why_baseline_first(self.study, lane.trials, now=datetime.now(UTC))
 
     def arms_wait(self) -> bool:
         """Whether there is an arm to launch, or a search waits for the first baseline to choose one."""

@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -47,6 +48,7 @@ from spectune.runner.launch import (
 )
 from spectune.runner.order import block_of
 from spectune.runner.precision import launch_for_precision
+from spectune.runner.resume import baseline_before
 from spectune.runner.search import NextLaunch, SearchEnd, next_launch, search_estimate
 from spectune.runner.stop_early import stop_rule
 from spectune.runner.trial import Keeps, run_trial
@@ -131,6 +133,8 @@ async def _run_plan(
             study, queue = _ask_search(directory, study, trials, watcher)
         if not queue:
             break
+        if new == 0:
+            study, queue = _after_a_pause(directory, study, trials, queue, models, watcher, place)
         planned, position = queue.pop(0), new
         if place.kept.server_id is not None:
             place = replace(place, alive=await kept_server(place, on_message=watcher.on_message))
@@ -181,6 +185,32 @@ async def _run_plan(
         watcher.on_trial_end(trials[-1], trials)
     write_reports(directory)
     return StudyOutcome("done", new, tuple(trials))
+
+
+def _after_a_pause(
+    directory: StudyDir,
+    study: Study,
+    trials: Sequence[Trial],
+    queue: list[PlannedTrial],
+    models: ModelPaths,
+    watcher: Watcher,
+    place: Place,
+) -> tuple[Study, list[PlannedTrial]]:
+    """The launches to make, with plain decoding in front where its last launch is long ago. The plan holds it then.
+
+    Not where the server that an earlier run left for the next trial still runs: there was no pause.
+    """
+    first = queue[0]
+    arm = study.arm(first.arm_id)
+    key, block = launch_key(arm, study, models), block_of(arm, first.repetition, study)
+    again = baseline_before(study, trials, first, now=datetime.now(UTC))
+    if again is None or usable_server(place, key=key, block=block) is not None:
+        return study, queue
+    watcher.on_message(again.reason or "")
+    at = study.plan.index(first)
+    study = study.model_copy(update={"plan": (*study.plan[:at], again, *study.plan[at:])})
+    directory.replace_study(study)
+    return study, [again, *queue]
 
 
 def _next_shares(

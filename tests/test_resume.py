@@ -1,0 +1,134 @@
+"""A study that goes on launches plain decoding first: no arm is set against one from long before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exchange_studies import write_study
+from report_studies import BASELINE, FAST, SLOW, failed, study, trial
+
+from spectune.domain.study import ClusterSettings, PlannedTrial
+from spectune.domain.trial import Trial
+from spectune.runner.cluster_work import OpenWork
+from spectune.runner.resume import baseline_before, why_baseline_first
+from spectune.store.study_dir import StudyDir
+
+OF = study(FAST, SLOW)
+SLOW_NEXT = PlannedTrial(arm_id=SLOW.arm_id, repetition=0)
+
+
+def measured(*, last: str = "fast") -> list[Trial]:
+    made = [trial(OF, BASELINE, 1, speeds=100.0), trial(OF, FAST, 2, speeds=100.0)]
+    return made[:1] if last == "baseline" else made
+
+
+def after(trials: list[Trial], seconds: float) -> datetime:
+    return datetime.fromisoformat(trials[-1].ended_at) + timedelta(seconds=seconds)
+
+
+def test_plain_decoding_comes_first_and_says_how_long_ago_the_last_one_was() -> None:
+    trials = measured()  # the arm's trial took 16 s, after plain decoding's
+    again = baseline_before(OF, trials, SLOW_NEXT, now=after(trials, 34 * 60 - 16))
+    assert again is not None
+    assert (again.arm_id, again.repetition) == (BASELINE.arm_id, 1)
+    assert again.reason is not None and again.reason.endswith("ended 34 min 00 s ago")
+
+
+def test_a_launch_of_plain_decoding_that_has_just_ended_is_near_enough() -> None:
+    trials = measured(last="baseline")
+    assert why_baseline_first(OF, trials, now=after(trials, 30)) is None
+    assert why_baseline_first(OF, trials, now=after(trials, 600)) is not None
+    assert why_baseline_first(OF, measured(), now=after(measured(), 30)) is not None, "an arm was in between"
+
+
+def test_a_clock_that_was_set_back_makes_nothing_fresh() -> None:
+    trials = measured(last="baseline")
+    reason = why_baseline_first(OF, trials, now=after(trials, -3600))
+    assert reason is not None and reason.endswith("at an unknown time")
+
+
+def test_nothing_is_added_where_plain_decoding_is_next_or_was_never_measured() -> None:
+    trials = measured()
+    own = PlannedTrial(arm_id=BASELINE.arm_id, repetition=1)
+    assert baseline_before(OF, trials, own, now=after(trials, 3600)) is None
+    never = [failed(OF, BASELINE, 1)]
+    assert baseline_before(OF, never, SLOW_NEXT, now=after(never, 3600)) is None
+
+
+def test_its_repetition_is_one_that_neither_the_plan_nor_the_record_has() -> None:
+    plan = tuple(PlannedTrial(arm_id=BASELINE.arm_id, repetition=n) for n in range(3))
+    again = baseline_before(
+        OF.model_copy(update={"plan": plan}), measured(), SLOW_NEXT, now=after(measured(), 3600)
+    )
+    assert again is not None and again.repetition == 3
+
+
+def test_each_node_of_a_cluster_launches_plain_decoding_again_before_its_first_arm(tmp_path: Path) -> None:
+    plan = (PlannedTrial(arm_id=FAST.arm_id, repetition=0), SLOW_NEXT)
+    of = study(FAST, SLOW, cluster=ClusterSettings(), host="ray", plan=plan)
+    earlier = [trial(of, arm, n, speeds=100.0, node="a") for n, arm in enumerate((BASELINE, FAST), start=1)]
+    directory = StudyDir(write_study(tmp_path / "s", of, earlier))
+    work = OpenWork(directory, retry_failed=False, on_message=lambda _: None)
+    (first,) = work.take("a")
+    assert first.arm_id == BASELINE.arm_id
+    assert first.reason is not None and first.reason.startswith("plain decoding first: the study goes on")
+    done = trial(of, BASELINE, 3, speeds=100.0, node="a", repetition=first.repetition)
+    work.count(done, first, "a")
+    assert [p.arm_id for p in work.take("a")] == [SLOW.arm_id]
+
+
+STUDY = """
+question: Does drafting pay?
+engine: {name: fake, flags: {tokens-per-s: 600, draft-cost: 0.1, accept: "0.8"}}
+target: fake-model
+drafter: fake-draft
+arms:
+  - {name: one, method: eagle3, num_draft_tokens: 1}
+  - {name: two, method: eagle3, num_draft_tokens: 2}
+workload: {prompts: builtin, num_prompts: 4, max_tokens: 24, ignore_eos: true, warmup_requests: 1}
+noise_floor: false
+"""
+
+
+@pytest.mark.parametrize("search", ["all", "one-factor"])
+def test_a_run_that_goes_on_half_an_hour_later_begins_with_plain_decoding(
+    tmp_path: Path, search: str
+) -> None:
+    text = STUDY
+    if search != "all":
+        text = STUDY[: STUDY.index("arms:")] + "factors: {method: [eagle3], num_draft_tokens: [1, 2, 3]}\n"
+        text += STUDY[STUDY.index("workload:") :] + f"search: {search}\n"
+    (tmp_path / "study.yaml").write_text(text, encoding="utf-8")
+
+    def run(*more: str) -> str:
+        reply = subprocess.run(
+            [sys.executable, "-m", "spectune", "run", "study.yaml", *more],
+            cwd=tmp_path,
+            env={**os.environ, "SPECTUNE_HOME": str(tmp_path / "home"), "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert reply.returncode == 0, reply.stdout + reply.stderr
+        return reply.stdout + reply.stderr
+
+    run("--set", "budget.max_trials=2")
+    records = sorted((tmp_path / "studies/study/trials").glob("*/trial.json"))
+    assert len(records) == 2
+    for record in records:  # as if they had been measured half an hour earlier
+        body: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+        for key in ("started_at", "ended_at"):
+            body[key] = (datetime.fromisoformat(body[key]) - timedelta(minutes=30)).isoformat()
+        record.write_text(json.dumps(body), encoding="utf-8")
+    output = run("--set", "budget.max_trials=4")
+    trials = StudyDir(tmp_path / "studies/study").read_trials()
+    assert [t.arm.is_baseline for t in trials] == [True, False, True, False]
+    assert "plain decoding first: the study goes on, and the last launch of it ended 30 min" in output
+    assert "ended 30 min" in trials[2].hypothesis.why
