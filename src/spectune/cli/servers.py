@@ -18,11 +18,12 @@ from spectune.domain.trial import StopProof
 from spectune.embedded.models import data_home
 from spectune.engines.adapter import Command
 from spectune.engines.registry import adapter_for
-from spectune.errors import BadInput, LaunchRefused
+from spectune.errors import BadInput
 from spectune.hosts.choose import LOCAL, host_called
 from spectune.hosts.facts import ServerStatus
 from spectune.hosts.host import Host, new_server_id
-from spectune.report.fault_findings import differing_knobs, same_model
+from spectune.report.fault_findings import differing_knobs
+from spectune.runner.adopt import check_is_arm
 from spectune.runner.launch import ModelPaths, arm_called, launch_plan
 from spectune.runner.machine import machine_of
 from spectune.runner.plan import resolve_study
@@ -30,7 +31,6 @@ from spectune.runner.ports import PortPool
 from spectune.runner.study import fetch_models
 from spectune.server.admission import admit
 from spectune.server.death import died_before
-from spectune.server.detect import detect_engine, served_model
 from spectune.server.lifecycle import (
     LaunchPlan,
     Limits,
@@ -41,9 +41,7 @@ from spectune.server.lifecycle import (
     wait_ready,
 )
 from spectune.server.phases import PhaseClock
-from spectune.server.probe import read_facts
 from spectune.study_file.load import load_study_file
-from spectune.transport import HttpClient
 
 _OWNER = "up"
 
@@ -246,30 +244,10 @@ def _named(servers: Sequence[ServerStatus], server_id: str) -> ServerStatus:
 
 
 async def _adopt(wanted: _Wanted, port: int) -> None:
-    """Raises ``LaunchRefused`` unless what answers on the port is what the arm asks for."""
-    arm, url = wanted.arm, f"http://127.0.0.1:{port}"
-    async with HttpClient(url) as http:
-        engine = await detect_engine(http)
-        model = await served_model(http)
-        facts = await read_facts(http, adapter_for(arm.engine))
-    problems = []
-    if engine != arm.engine:
-        problems.append(f"it is {engine}, not {arm.engine}")
-    if not same_model(model, wanted.models.target(arm)):
-        problems.append(f"it serves {model!r}, not {wanted.models.target(arm)!r}")
-    if facts.effective is None:
-        problems.append("it does not say with which settings it runs")
-    else:
-        problems += [
-            f"{name}: asked for {asked!r}, runs {runs!r}"
-            for name, asked, runs in differing_knobs(arm.knobs, facts.effective)
-        ]
-    if problems:
-        raise LaunchRefused(
-            f"the server at {url} is not arm {arm.name}; it was left alone:\n"
-            + "\n".join(f"  {problem}" for problem in problems)
-        )
-    _say(f"{url} runs arm {arm.name}; it is not ours: `spectune down` will not stop it")
+    await check_is_arm(wanted.arm, wanted.study, models=wanted.models, port=port)
+    _say(
+        f"http://127.0.0.1:{port} runs arm {wanted.arm.name}; it is not ours: `spectune down` will not stop it"
+    )
 
 
 def _tell_differences(handle: ServerHandle, arm: Arm) -> None:
