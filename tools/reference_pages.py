@@ -235,7 +235,7 @@ def _fields(thing: type) -> list[tuple[str, str, str]]:
         meaning = ""
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             meaning = _prose(str(after.value.value))
-        kind = ast.unparse(node.annotation).replace("|", "\\|")
+        kind = _in_plain_types(ast.unparse(node.annotation)).replace("|", "\\|")
         found.append((node.target.id, kind, _flat(meaning).replace("|", "\\|")))
     return [row for row in found if not row[0].startswith("_")]
 
@@ -267,3 +267,18 @@ def _doc(thing: Any) -> str:
 def _prose(text: str) -> str:
     """Docstrings quote code in two backticks, Markdown in one."""
     return re.sub(r"``(.+?)``", r"`\1`", inspect.cleandoc(text)).strip()
+
+
+_PLAIN_TYPES = {
+    "SafeText": "str",
+    "SafeArgv": "tuple[str, ...]",
+    "SafeEnv": "dict[str, str]",
+    "SafeFields": "dict[str, Any]",
+}
+
+
+def _in_plain_types(words: str) -> str:
+    """Without the names that only say that credentials are left out."""
+    for name, plain in _PLAIN_TYPES.items():
+        words = words.replace(name, plain)
+    return words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from spectune.domain.secrets import redact_text
 from spectune.report.words import visible
 
 
@@ -14,6 +15,6 @@ def show(lines: Iterable[str]) -> None:
 
 
 def say(text: str) -> None:
-    """On standard error, at once."""
-    sys.stderr.write(f"{visible(text)}\n")
+    """On standard error, at once, and without credentials: an error repeats what it was given."""
+    sys.stderr.write(f"{visible(redact_text(text))}\n")
     sys.stderr.flush()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from spectune.domain.record import Record
+from spectune.domain.record import Record, SafeText
 
 Severity = Literal["error", "warning", "note"]
 
 
 class Evidence(Record):
     source: str
-    detail: str
+    detail: SafeText
 
 
 class Finding(Record):
@@ -22,10 +22,10 @@ class Finding(Record):
     severity: Severity
     subject: str
     """What it is about: an arm's name, a file, the study."""
-    message: str
+    message: SafeText
     evidence: tuple[Evidence, ...] = ()
-    effect: str | None = None
-    remedy: str | None = None
+    effect: SafeText | None = None
+    remedy: SafeText | None = None
 
 
 class FindingKind(Record):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from spectune.domain.acceptance import AcceptanceCounts
-from spectune.domain.record import Record
+from spectune.domain.record import Record, SafeText
 from spectune.domain.workload import LoadPoint
 
 
@@ -37,7 +37,7 @@ class RequestRecord(Record):
     token_ids: tuple[int, ...] | None = None
     """The output text's token ids as the server's own tokenizer gives them."""
     finish_reason: str | None = None
-    error: str | None = None
+    error: SafeText | None = None
     acceptance: AcceptanceCounts | None = None
     """This request's own counts, where the engine gives them or the load allows it."""
     server_timings: dict[str, Any] | None = None

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from spectune.domain.secrets import redact_argv, redact_env, redact_text, redacted
+
+SafeText = Annotated[str, AfterValidator(redact_text)]
+"""Text of others, of a log or an answer: a credential in it is never recorded. So of the types below."""
+SafeArgv = Annotated[tuple[str, ...], AfterValidator(redact_argv)]
+SafeEnv = Annotated[dict[str, str], AfterValidator(redact_env)]
+SafeFields = Annotated[dict[str, Any], AfterValidator(redacted)]
 
 
 class Record(BaseModel):

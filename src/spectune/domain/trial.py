@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.machine import Machine
 from spectune.domain.measurement import LoadResult
-from spectune.domain.record import Record
+from spectune.domain.record import Record, SafeArgv, SafeEnv, SafeFields, SafeText
 
 SCHEMA_VERSION = 1
 
@@ -30,7 +30,7 @@ class ServerFacts(Record):
     version: str | None = None
     model: str | None = None
     effective: Knobs | None = None
-    reported: dict[str, Any] = Field(default_factory=dict)
+    reported: SafeFields = Field(default_factory=dict)
     """The server's own report, as it gave it."""
 
 
@@ -38,10 +38,10 @@ class Failure(Record):
     """Why a trial failed."""
 
     phase: str
-    cause: str
-    remedy: str | None = None
+    cause: SafeText
+    remedy: SafeText | None = None
     exit_code: int | None = None
-    log_tail: tuple[str, ...] = ()
+    log_tail: tuple[SafeText, ...] = ()
     rank: int | None = None
     """Of a server over several nodes: the part that ended, and whose log this is."""
     node: str | None = None
@@ -75,13 +75,13 @@ class RankRecord(Record):
     rank: int
     """0: the part that answers requests."""
     node: str
-    command: tuple[str, ...]
-    env: dict[str, str] = Field(default_factory=dict)
+    command: SafeArgv
+    env: SafeEnv = Field(default_factory=dict)
     """Variables set for it; secrets are replaced."""
     log: str
     """Name of its log in the trial's folder."""
     phases_s: dict[str, float] = Field(default_factory=dict)
-    ended: str | None = None
+    ended: SafeText | None = None
     """How it ended before anybody stopped it; ``None``: it did not."""
     stop: StopProof | None = None
 
@@ -127,8 +127,8 @@ class Trial(Record):
     workload_hash: str
     status: TrialStatus
     hypothesis: Hypothesis
-    command: tuple[str, ...]
-    env: dict[str, str] = Field(default_factory=dict)
+    command: SafeArgv
+    env: SafeEnv = Field(default_factory=dict)
     """Variables set for the server; secrets are replaced."""
     ranks: tuple[RankRecord, ...] = ()
     """Of a server over several nodes, all of them; ``command`` and ``env`` are then those of the first."""
@@ -147,7 +147,7 @@ class Trial(Record):
     """``None`` also where the next trial of the launch took the server over: the last one holds the proof."""
     reattached: bool = False
     """The server had been started by an earlier run of this study; its start-up phases were not seen."""
-    relaunches: tuple[str, ...] = ()
+    relaunches: tuple[SafeText, ...] = ()
     """Why earlier launches of this trial were given up, for reasons that are not the arm's."""
     failure: Failure | None = None
     pruned: str | None = None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spectune.domain.interval import Interval
-from spectune.domain.secrets import REDACTED, is_secret
+from spectune.domain.secrets import REDACTED, is_secret, redact_text
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput, EnvironmentFailed
@@ -319,9 +319,5 @@ def _mlflow(tracking_uri: str) -> Iterator[Any]:
     try:
         yield MlflowClient(tracking_uri=tracking_uri)
     except (MlflowException, RequestException, OSError) as error:
-        said = _without_password(" ".join(str(error).split()))[:300]
-        raise EnvironmentFailed(f"MLflow at {_without_password(tracking_uri)}: {said}") from error
-
-
-def _without_password(uri: str) -> str:
-    return re.sub(r"//[^/@]*@", "//***@", uri)
+        said = redact_text(" ".join(str(error).split()))[:300]
+        raise EnvironmentFailed(f"MLflow at {redact_text(tracking_uri)}: {said}") from error

@@ -190,11 +190,11 @@ def _replace_address(arguments: Sequence[str], *, host: str, port: int) -> list[
 def _words(arguments: Sequence[str]) -> Iterator[Word]:
     before = ""
     for word in arguments:
-        name, equals, value = word.partition("=")
+        name, equals, value = word.rpartition("=")  # of --env=NAME=value, the last
         if word == REDACTED:
             yield Word("", _variable_of(before))
         elif equals and value == REDACTED:
-            yield Word(f"{name}=", _variable_of(name))
+            yield Word(f"{name}=", _variable_of(name.rpartition("=")[2]))
         else:
             yield Word(word)
         before = word

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from spectune.domain.secrets import url_as_shown
 from spectune.errors import BadInput, EnvironmentFailed, HostUnreachable
 from spectune.hosts import supervisor
 from spectune.hosts.host import Host
@@ -63,9 +64,11 @@ except OSError as error:
 
 def ssh_host(destination: str) -> Host:
     """The machine behind ``user@name``, as OpenSSH and the user's configuration know it; not connected yet."""
+    if ":" in destination.removeprefix("ssh://").rpartition("@")[0]:
+        raise BadInput("host: holds a password; ssh asks its agent or a key file, so give user@name")
     if not _DESTINATION.fullmatch(destination):
         raise BadInput(
-            f"host: {destination!r} is not a destination of ssh; write name, user@name or ssh://user@name"
+            f"host: {url_as_shown(destination)!r} is not a destination of ssh; write name, user@name or ssh://user@name"
         )
     return Host(SshShell(destination))
 

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from spectune.domain.arm import Knobs
 from spectune.domain.machine import Machine
-from spectune.domain.secrets import REDACTED, is_secret, redact_argv
+from spectune.domain.secrets import redact_argv
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
 from spectune.preflight.command_arguments import Arguments, FlagText, read_arguments
 from spectune.preflight.command_config_file import config_words
 from spectune.preflight.command_launch import UNDERSTOOD, Container, Launch, find_launch
-from spectune.preflight.command_text import SimpleCommand, is_assignment, known, read_text, shown
+from spectune.preflight.command_text import SimpleCommand, known, read_text, shown
 from spectune.preflight.flags_speculative import guessed_method, speculation_of
 from spectune.preflight.flags_table import FlagTable, table_for
 from spectune.preflight.situation import EngineVersion, Situation
@@ -157,17 +157,11 @@ def _lost_lines(commands: Sequence[SimpleCommand]) -> tuple[str, ...]:
 def _not_understood(commands: Sequence[SimpleCommand]) -> str:
     if not commands:
         return f"command: empty; give one of: {UNDERSTOOD}"
-    words = [shown(word) for word in commands[0].words]
-    first = " ".join(REDACTED if _holds_secret(word) else word for word in redact_argv(words))
+    first = " ".join(redact_argv([shown(word) for word in commands[0].words]))
     return (
         f"command: {first[:80]}{' ...' if len(first) > 80 else ''}: no server that is known; "
         f"understood: {UNDERSTOOD}"
     )
-
-
-def _holds_secret(word: str) -> bool:
-    pair = is_assignment(word)
-    return pair is not None and is_secret(pair[0])
 
 
 def _read_launch(launch: Launch, engine_version: str | None) -> ReadCommand:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from spectune.domain.secrets import url_as_shown
 from spectune.errors import BadInput
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,253}[a-z0-9]", re.IGNORECASE)
@@ -31,23 +32,26 @@ class Bucket:
 def place_of(text: str) -> Path | Bucket:
     """``BadInput`` for what looks like an address and is not one that spectune can use."""
     scheme, _, rest = text.partition(":")
+    shown = url_as_shown(text)
     if not is_shared(text):
         if "://" in text and not Path(text).exists():
             raise BadInput(
-                f"{text}: {scheme}:// is not known here; a study lies in a folder or at s3://BUCKET/PATH"
+                f"{shown}: {scheme}:// is not known here; a study lies in a folder or at s3://BUCKET/PATH"
             )
         return Path(text)
     if not rest.startswith("/"):
         raise BadInput(
-            f"{text}: an address has two slashes: s3://BUCKET/PATH (a folder of this name: ./{text})"
+            f"{shown}: an address has two slashes: s3://BUCKET/PATH (a folder of this name: ./{shown})"
         )
     bucket, _, key = rest.lstrip("/").partition("/")  # a ``Path`` makes one slash of two
     parts = [part for part in key.split("/") if part]
     if not _BUCKET.fullmatch(bucket):
-        raise BadInput(f"{text}: {bucket!r} is no name of a bucket; give s3://BUCKET/PATH")
+        raise BadInput(
+            f"{shown}: {bucket.rpartition('@')[2]!r} is no name of a bucket; give s3://BUCKET/PATH"
+        )
     wrong = [part for part in parts if part in (".", "..") or not _KEY_PART.fullmatch(part)]
     if wrong:
-        raise BadInput(f"{text}: {wrong[0]!r} cannot be part of a path; give s3://BUCKET/PATH")
+        raise BadInput(f"{shown}: {wrong[0]!r} cannot be part of a path; give s3://BUCKET/PATH")
     return Bucket(bucket, "/".join(parts))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import Field
 
-from spectune.domain.record import Record
+from spectune.domain.record import Record, SafeText
 from spectune.domain.trial import SCHEMA_VERSION
 
 FILE = "progress.json"
@@ -40,7 +40,7 @@ class TrialProgress(Record):
     requests_done: int | None = None
     """Of the load point that is being measured; seconds, in a soak."""
     requests_total: int | None = None
-    message: str | None = None
+    message: SafeText | None = None
     """The last thing that was said of this trial outside its phases."""
     heard_at: str
     pid: int

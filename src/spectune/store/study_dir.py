@@ -3,7 +3,7 @@
 ::
 
     STUDY_DIR/
-      study.yaml             the file the user gave, unchanged
+      study.yaml             the file the user gave, without credentials in its comments
       study.json             ``Study``: everything resolved
       lock                   held while a spectune works on it
       trials/0003-1f2e3d4c/
@@ -43,6 +43,7 @@ from pydantic import ValidationError
 
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import RequestRecord
+from spectune.domain.secrets import redact_text, redacted
 from spectune.domain.study import Study
 from spectune.domain.trial import SCHEMA_VERSION, Trial
 from spectune.errors import BadInput, EnvironmentFailed
@@ -97,7 +98,7 @@ class TrialDir:
         return self.path / "server.log"
 
     def write_plan(self, plan: Mapping[str, Any]) -> None:
-        write_atomically(self.path / "plan.json", _to_json(plan))
+        write_atomically(self.path / "plan.json", _to_json(redacted(plan)))
 
     def append_request(self, load_index: int, record: RequestRecord) -> None:
         """One line, flushed: a kill loses at most the line being written."""
@@ -260,7 +261,7 @@ class StudyDir:
         """A new directory; ``source`` is the text of the user's study file."""
         try:
             (path / "trials").mkdir(parents=True, exist_ok=True)
-            write_atomically(path / "study.yaml", source)
+            write_atomically(path / "study.yaml", redact_text(source))
             write_atomically(path / "study.json", _to_json(study.model_dump(mode="json")))
         except OSError as error:
             raise EnvironmentFailed(f"{path}: cannot write the study: {error.strerror or error}") from error
@@ -296,7 +297,7 @@ class StudyDir:
 
     def extend(self, study: Study, *, source: str) -> None:
         """Replaces the plan by a changed one; trials are never touched."""
-        write_atomically(self.path / "study.yaml", source)
+        write_atomically(self.path / "study.yaml", redact_text(source))
         write_atomically(self.path / "study.json", _to_json(study.model_dump(mode="json")))
 
     def trial_paths(self) -> list[Path]:

@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from spectune.domain.secrets import redacted
 from spectune.errors import MAX_LISTED, BadInput, Problem, StudyFileError
 from spectune.study_file.schema import StudySpec
 from spectune.study_file.yaml_lines import Document, read_yaml
@@ -128,7 +129,7 @@ def _problem(details: ErrorDetails, document: Document) -> Problem:
     if kind == "missing":
         return Problem(where, "is missing; it must be given", line)
     message = details["msg"].removeprefix("Value error, ")
-    shown = "" if isinstance(got, dict | list) or kind == "value_error" else f", got {got!r:.80}"
+    shown = "" if isinstance(got, dict | list) or kind == "value_error" else f", got {redacted(got)!r:.80}"
     return Problem(where, f"{message}{shown}", line)
 
 

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from spectune.domain.arm import FACTORS, FlagValue
-from spectune.domain.secrets import is_secret
+from spectune.domain.secrets import redacted
 from spectune.domain.study import LaunchOrder
 from spectune.engines.registry import ENGINE_NAMES, adapter_for
 from spectune.errors import BadInput
@@ -61,6 +61,11 @@ class _Spec(BaseModel):
             )
         return value
 
+    @field_validator("*")
+    @classmethod
+    def _no_secrets(cls, value: Any) -> Any:
+        return _without_secrets(value)
+
 
 class EngineRun(_Spec):
     """How an engine is started on this machine."""
@@ -101,11 +106,6 @@ class EngineRun(_Spec):
         if isinstance(value, dict):
             return {k: v if isinstance(v, str) else _scalar_text(v) for k, v in value.items()}
         return value
-
-    @field_validator("env", "flags")
-    @classmethod
-    def _no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return _without_secrets(value)
 
     @model_validator(mode="after")
     def _one_way(self) -> EngineRun:
@@ -189,11 +189,6 @@ class ArmSpec(_Spec):
         default=None, description="What you expect against the baseline; judged afterwards."
     )
     why: str | None = Field(default=None, description="Why you expect it.")
-
-    @field_validator("env", "flags", "request")
-    @classmethod
-    def _no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return _without_secrets(value)
 
     @field_validator("request")
     @classmethod
@@ -429,6 +424,13 @@ class StudySpec(_Spec):
             _checked_engine(name)
         return value
 
+    @field_validator("host", mode="before")
+    @classmethod
+    def _no_password(cls, value: Any) -> Any:
+        if isinstance(value, str) and ":" in value.rpartition("://")[2].rpartition("@")[0]:
+            raise ValueError("a host with a password looks like a credential: give user@name")
+        return value
+
     @model_validator(mode="after")
     def _a_cluster_for_ray(self) -> StudySpec:
         on_ray = self.host == "ray" or self.host.startswith("ray://")
@@ -493,16 +495,17 @@ def _request_fields(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def _without_secrets(value: dict[str, Any]) -> dict[str, Any]:
-    for name, inner in value.items():
-        if isinstance(inner, dict):
-            _without_secrets(inner)
-        if is_secret(name):
-            raise ValueError(
-                f"{name} looks like a credential, and a study file is made to be shared: leave it out and set it in "
-                "your own environment, which the server inherits"
-            )
-    return value
+def _without_secrets(value: Any) -> Any:
+    """``value``, unless a name or a text in it gives a credential away."""
+    shown = redacted(value)
+    if shown == value:
+        return value
+    names = [name for name in value if shown[name] != value[name]] if isinstance(value, dict) else []
+    what = ", ".join(map(str, names)) or json.dumps(shown, ensure_ascii=False, default=str)
+    raise ValueError(
+        f"{what:.200} looks like a credential, and a study file is made to be shared: leave it out and set it in "
+        "your own environment, which the server inherits (a container: `-e NAME` without a value passes it on)"
+    )
 
 
 def _scalar_text(value: Any) -> Any:

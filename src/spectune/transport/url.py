@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from spectune.domain.secrets import url_as_shown
 from spectune.errors import BadInput
 
 _EXAMPLE = "http://127.0.0.1:8000"
@@ -51,26 +52,25 @@ class BaseUrl:
 
 def parse_base_url(text: str) -> BaseUrl:
     """The parts of ``text``; raises ``BadInput`` for anything that is no plain server address."""
+    said = f"server URL {url_as_shown(text.strip())!r:.200}"
     try:
         parts = urlsplit(text.strip())
         port = parts.port
-    except ValueError as error:
-        raise BadInput(f"server URL is not valid: {error}; expected something like {_EXAMPLE}") from None
+    except ValueError:
+        raise BadInput(f"{said}: host or port is not valid; expected something like {_EXAMPLE}") from None
     if parts.username is not None or parts.password is not None:
         raise BadInput("server URL holds a user name or password; give the key as the API key instead")
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
-        raise BadInput(
-            f"server URL {text!r}: expected http:// or https:// and a host, for example {_EXAMPLE}"
-        )
+        raise BadInput(f"{said}: expected http:// or https:// and a host, for example {_EXAMPLE}")
     if parts.query or parts.fragment:
-        raise BadInput(f"server URL {text!r}: must end with the path, without '?' or '#'")
+        raise BadInput(f"{said}: must end with the path, without '?' or '#'")
     try:
         host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode("ascii")
     except UnicodeError as error:
-        raise BadInput(f"server URL {text!r}: host name is not valid: {error}") from None
+        raise BadInput(f"{said}: host name is not valid: {error}") from None
     prefix = parts.path.rstrip("/")
     if prefix and not _TARGET.fullmatch(prefix):
-        raise BadInput(f"server URL {text!r}: the path must hold visible ASCII characters only")
+        raise BadInput(f"{said}: the path must hold visible ASCII characters only")
     shown_host = f"[{host}]" if ":" in host else host
     if port is not None and port != _DEFAULT_PORTS[parts.scheme]:
         shown_host += f":{port}"
