@@ -67,6 +67,7 @@ def test_head_and_tail_may_not_overlap() -> None:
         {"choices": [{"message": {"content": "x"}}]},
         {"choices": [{"delta": [{"content": "x"}]}]},
         {"choices": [{"delta": {"content": "x", "reasoning_content": "y"}}]},
+        {"choices": [{"delta": {"content": "x", "tool_calls": [{"function": {"arguments": "y"}}]}}]},
         {"choices": []},
         {"content": "x"},
     ],

@@ -10,6 +10,7 @@ import pytest
 from fake_server_fixture import Answer, FakeEngine, always, chunked, fake_engine, plain, scripted_server
 
 from spectune.bench.answer import MAX_TEXT_CHARS
+from spectune.bench.answer import Answer as StreamedAnswer
 from spectune.bench.client import StreamingClient
 from spectune.domain.measurement import RequestRecord
 from spectune.domain.workload import Prompt, Sampling
@@ -175,6 +176,60 @@ def test_reasoning_is_text_too(name: str) -> None:
     record = only(event(delta(**{name: "hm"})), event(delta("stop")), event(usage(1)))
     assert record.ok
     assert record.text == "hm"
+
+
+CALL = [{"index": 0, "id": "call-7f", "type": "function", "function": {"name": "rain", "arguments": ""}}]
+ARGUMENTS = [{"index": 0, "function": {"arguments": '{"mm"'}}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"tool_calls": CALL}, "rain"),
+        ({"tool_calls": ARGUMENTS}, '{"mm"'),
+        ({"tool_calls": [{"index": 0, "type": "custom", "custom": {"name": "sh", "input": "ls"}}]}, "shls"),
+        ({"function_call": {"name": "rain", "arguments": "{}"}}, "rain{}"),
+        ({"refusal": "I cannot"}, "I cannot"),
+        ({"content": [{"type": "text", "text": "Rain"}]}, "Rain"),
+        ({"reasoning": "hm", "content": "Rain"}, "hmRain"),
+    ],
+)
+def test_every_delta_that_carries_tokens_is_an_answer_and_is_timed(fields: dict[str, Any], text: str) -> None:
+    record = only(
+        event(delta(role="assistant")), event(delta(**fields)), event(delta("stop")), event(usage(1))
+    )
+    assert record.ok
+    assert record.text == text
+    assert record.ttft_s is not None
+    assert record.chunk_gaps_s == ()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"role": "assistant"}, {"tool_calls": [{"id": "c"}]}, {"tool_calls": [3]}]
+)
+def test_roles_and_ids_are_no_tokens(fields: dict[str, Any]) -> None:
+    record = only(event(delta(**fields)), event(delta("stop")), event(usage(1)))
+    assert record.error == "the answer holds no text"
+
+
+def test_time_runs_through_text_and_tool_calls_alike() -> None:
+    """40 tokens, of which the last 32 are those of a call: all of their time is decoding's."""
+    events = [delta(content="x")] * 8 + [delta(tool_calls=ARGUMENTS)] * 32 + [delta("tool_calls"), usage(40)]
+    answer = StreamedAnswer()
+    for number, part in enumerate(events):
+        answer.take(json.dumps(part).encode(), 0.004 * number)
+    record = answer.record(PROMPT, 0, sent_s=0.0, origin=0.0, error=None, final=FinalFields())
+    assert record.decode_tok_per_s == pytest.approx(250)
+    assert len(record.chunk_gaps_s) == 39
+
+
+def test_half_a_character_that_comes_with_its_token_id_is_timed() -> None:
+    answer = StreamedAnswer()
+    for number, token_ids in enumerate([[226], [130], []]):
+        choice = {"index": 0, "delta": {"content": ""}, "finish_reason": None, "token_ids": token_ids}
+        answer.take(json.dumps({"choices": [choice]}).encode(), float(number))
+    record = answer.record(PROMPT, 0, sent_s=0.0, origin=0.0, error=None, final=FinalFields())
+    assert record.chunk_gaps_s == (1.0,)
 
 
 def test_without_usage_the_number_of_tokens_is_unknown() -> None:

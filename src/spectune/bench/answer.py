@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from spectune.bench.chunk_shape import ChunkShape, learn_shape
+from spectune.bench.delta import read_delta
 from spectune.domain.measurement import RequestRecord
 from spectune.domain.workload import Prompt
 from spectune.engines.adapter import FinalFields
@@ -49,7 +50,7 @@ class Answer:
             text = self._shape.text_of(payload)
             if text is not None:
                 self._misses = 0
-                return self._add_text(text, arrived_s, is_content=self._shape_is_content)
+                return self._add_text(text, arrived_s, content=text if self._shape_is_content else "")
         try:
             event = _parse(payload)
         except (ValueError, RecursionError) as error:
@@ -84,25 +85,18 @@ class Answer:
             self._shape_is_content = shape.key in ("content", "text")
 
     def _take_choice(self, event: Mapping[str, Any], choice: Mapping[str, Any], arrived_s: float) -> bool:
-        delta = choice.get("delta")
-        if isinstance(delta, dict):
-            content = _text(delta.get("content"))
-            reasoning = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning"))
-        else:
-            content, reasoning = _text(choice.get("text")), ""
-        if content and reasoning:  # one chunk, one arrival
-            self._text.append(reasoning)
-            self._text_chars += len(reasoning)
-        if content or reasoning:
-            return self._add_text(content or reasoning, arrived_s, is_content=bool(content))
-        self.payloads.append(event)
+        said = read_delta(choice)
+        if not said.text:
+            self.payloads.append(event)
+        if said.has_tokens:  # one chunk, one arrival
+            return self._add_text(said.text, arrived_s, content=said.content)
         return False
 
-    def _add_text(self, text: str, arrived_s: float, *, is_content: bool) -> bool:
+    def _add_text(self, text: str, arrived_s: float, *, content: str) -> bool:
         self._arrivals_s.append(arrived_s)
         self._text.append(text)
-        if is_content:
-            self._content.append(text)
+        if content:
+            self._content.append(content)
         self._text_chars += len(text)
         if self._text_chars > MAX_TEXT_CHARS:
             return self._fail(f"the answer is longer than {MAX_TEXT_CHARS} characters")
@@ -118,7 +112,7 @@ class Answer:
         error: str | None,
         final: FinalFields,
     ) -> RequestRecord:
-        """The record; an answer without text or without an end is an error too."""
+        """The record; an answer without tokens or without an end is an error too."""
         error = error or self._shortcoming()
         arrivals = self._arrivals_s
         cached_tokens = _count(_details(self._usage).get("cached_tokens"))
@@ -160,10 +154,6 @@ def _parse(payload: bytes) -> Any:
     if end != len(text):
         raise ValueError(f"extra data at character {end}")
     return event
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _details(usage: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+
+from spectune.bench.delta import read_delta
 
 _KEYS = ("content", "text", "reasoning_content", "reasoning")
 _PROBE = "7c0f3d"
@@ -57,15 +58,10 @@ def learn_shape(payload: bytes) -> ChunkShape | None:
 
 
 def _is_proven(shape: ChunkShape) -> bool:
-    """With another text in its place, that is the one text of the first choice."""
-    holder = _text_holder(json.loads(shape.head + _PROBE.encode() + shape.tail))
-    return holder is not None and [holder[key] for key in _KEYS if holder.get(key)] == [_PROBE]
-
-
-def _text_holder(event: Any) -> dict[str, Any] | None:
+    """With another text in its place, that is all that the first choice says."""
+    event = json.loads(shape.head + _PROBE.encode() + shape.tail)
     try:
         choice = event["choices"][0]
-        holder = choice.get("delta", choice)
-    except (AttributeError, LookupError, TypeError):
-        return None
-    return holder if isinstance(holder, dict) else None
+    except (LookupError, TypeError):
+        return False
+    return isinstance(choice, dict) and read_delta(choice).text == _PROBE

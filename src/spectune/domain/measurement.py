@@ -15,7 +15,7 @@ class RequestRecord(Record):
     """One request as the client saw it. Times are seconds on the client's monotonic clock.
 
     Token counts come from the server's ``usage`` alone. A chunk is one
-    streamed event with text; under speculation it can carry several tokens.
+    streamed event with tokens; under speculation it can carry several tokens.
     """
 
     prompt_id: str
@@ -24,9 +24,9 @@ class RequestRecord(Record):
     start_s: float
     """Since the start of the load point."""
     ttft_s: float | None = None
-    """From sending to the first chunk with text."""
+    """From sending to the first chunk that carries tokens."""
     latency_s: float | None = None
-    """From sending to the last byte that mattered (the last chunk with text)."""
+    """From sending to the last byte that mattered (the last chunk with tokens)."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
