@@ -26,6 +26,7 @@ from spectune.runner.finding_kinds import check_codes
 from spectune.runner.launch import ModelPaths
 from spectune.runner.machine import machine_of
 from spectune.runner.plan import resolve_study
+from spectune.runner.quiet import Patience
 from spectune.runner.shared import check_same_kind
 from spectune.runner.study import (
     StudyOutcome,
@@ -66,7 +67,7 @@ class PreparedStudy:
     """Arms with trials in the directory that the study file does not have."""
     retry_failed: bool = False
 
-    def run(self, watcher: Watcher) -> StudyResults:
+    def run(self, watcher: Watcher, *, patience: Patience | None = None) -> StudyResults:
         """Launches and measures what is left; see ``PlannedStudy.run``. Not for one that is ``refused``."""
         directory = work_on(str(self.path))
         study = directory.read_study()
@@ -75,14 +76,20 @@ class PreparedStudy:
         outcome = run_interruptible(
             self._on_cluster(directory, study, watcher)
             if on_cluster
-            else self._on_host(directory, study, watcher, finished=finished),
+            else self._on_host(directory, study, watcher, finished=finished, patience=patience),
             on_signal=watcher.on_message,
             resume_hint=f"Resume with: spectune run {shlex.quote(directory.place)}{_kept_here(directory)}",
         )
         return replace(open_study(self.path), outcome=outcome)
 
     def _on_host(
-        self, directory: StudyDir, study: Study, watcher: Watcher, *, finished: bool
+        self,
+        directory: StudyDir,
+        study: Study,
+        watcher: Watcher,
+        *,
+        finished: bool,
+        patience: Patience | None,
     ) -> Coroutine[Any, Any, StudyOutcome]:
         models = ModelPaths({})
         if not finished:
@@ -94,6 +101,7 @@ class PreparedStudy:
             host=host_called(LOCAL if finished else study.host, home=data_home()),
             retry_failed=self.retry_failed,
             findings=self._findings,
+            patience=patience,
         )
 
     def _on_cluster(

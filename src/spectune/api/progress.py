@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -22,6 +23,7 @@ from spectune.report.terminal import trial_block
 from spectune.runner.events import NodeRow, TrialStart
 
 _LINE_EVERY_S = 10.0
+ANSWER_WITHIN_S = 300.0
 
 
 def duration(seconds: float) -> str:
@@ -114,6 +116,23 @@ class ProgressView:
     def on_message(self, text: str) -> None:
         self._line(text)
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person reads this and can answer."""
+        return self._redraws and sys.stdin is not None and sys.stdin.isatty()
+
+    async def ask(self, text: str) -> bool:
+        """Whether a person wants to go on. No answer in time is a yes, so that a run overnight is not lost."""
+        self._line(f"{text} Go on? [y/N] (no answer in {ANSWER_WITHIN_S / 60:.0f} minutes: yes)")
+        if self._live is not None:
+            self._live.stop()
+        try:
+            answer = await _typed_line(sys.stdin.fileno(), within_s=ANSWER_WITHIN_S)
+        finally:
+            if self._live is not None:
+                self._live.start()
+        return answer is None or answer.strip().lower() in ("y", "yes")
+
     def on_fetch(self, what: str, done_bytes: int, total_bytes: int | None) -> None:
         told, self._fetch = self._fetch, (what, done_bytes, total_bytes)
         finished = total_bytes is not None and done_bytes >= total_bytes and told != self._fetch
@@ -166,6 +185,20 @@ class ProgressView:
         self._console.print(trial_block(summary, trial.trial_id))
         self._best = _best_words(summary)
         self._last_line = self._clock()
+
+
+async def _typed_line(descriptor: int, *, within_s: float) -> str | None:
+    """What was typed up to the end of a line; ``None``: nothing in time, or nobody is there to type."""
+    loop = asyncio.get_running_loop()
+    typed = asyncio.Event()
+    loop.add_reader(descriptor, typed.set)
+    try:
+        await asyncio.wait_for(typed.wait(), within_s)
+        return os.read(descriptor, 1000).decode(errors="replace") or None
+    except (TimeoutError, OSError):
+        return None
+    finally:
+        loop.remove_reader(descriptor)
 
 
 def _node_text(row: NodeRow) -> str:

@@ -63,7 +63,16 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     demo.add_argument("--dir", default="studies/demo", help="study directory (default: %(default)s)")
     demo.add_argument("--dry-run", action="store_true", help="print the commands and the estimated time")
     demo.set_defaults(allow=[], no_check=False)
+    _noisy_flag(demo)
     _json_flag(demo)
+
+
+def _noisy_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--noisy",
+        action="store_true",
+        help="do not wait or ask when two equal launches show that the machine is too noisy (the report says so)",
+    )
 
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -89,6 +98,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--retry-failed", action="store_true", help="measure failed arms again")
     add_allow(run)
     run.add_argument("--no-check", action="store_true", help="launch without `spectune check` first")
+    _noisy_flag(run)
     _json_flag(run)
 
 

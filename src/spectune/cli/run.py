@@ -19,11 +19,13 @@ from spectune.api.progress import ProgressView, duration
 from spectune.api.results import StudyResults
 from spectune.cli.findings_text import print_findings, printable
 from spectune.domain.study import Study
+from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
 from spectune.report.finding_kinds import PRECISION_NOT_REACHED
 from spectune.report.terminal import study_tables
 from spectune.report.words import count, listing, percent
 from spectune.runner.order import launches_of
+from spectune.runner.quiet import Patience
 from spectune.runner.study import remaining
 from spectune.store.places import is_shared, text_of
 
@@ -58,8 +60,16 @@ def _run(args: argparse.Namespace, planned: PlannedStudy, where: Path | None, *,
     if ready.refused:
         return 1
     with ProgressView() as view:
-        results = ready.run(view)
+        results = ready.run(view, patience=_patience(args, planned.study, view))
     return _report(args, results)
+
+
+def _patience(args: argparse.Namespace, study: Study, view: ProgressView) -> Patience | None:
+    """What to do on a noisy machine; ``None``: as the runner decides."""
+    if args.noisy:
+        return Patience(wait_s=0.0)
+    simulated = adapter_for(study.engine.name).simulated
+    return Patience(ask=view.ask) if view.can_ask and not simulated else None
 
 
 def _tell(args: argparse.Namespace, ready: PreparedStudy) -> None:

@@ -108,6 +108,8 @@ class Study(Record):
     order: LaunchOrder = "interleaved"
     noise_floor: bool = False
     """The baseline is launched twice before anything else."""
+    noisy: str | None = None
+    """What two equal launches of the baseline showed of a machine that was too noisy, as a sentence."""
     precision: float | None = None
     """Launches go on until speedups are known so well; ``None``: ``repetitions`` decide."""
     engine: EngineSettings

@@ -44,6 +44,30 @@ class PortOwner:
 
 
 @dataclass(frozen=True)
+class ProcessorUser:
+    """A process that uses a tenth of a core or more."""
+
+    pid: int
+    command: str
+    cores: float
+
+
+@dataclass(frozen=True)
+class ProcessorUse:
+    """What the processors of a host are used for, over half a second."""
+
+    cores: float | None
+    """Cores in use, those that a hypervisor took included; ``None``: the system does not tell."""
+    of_cores: int | None
+    """All cores, those included that a server may not use."""
+    users: tuple[ProcessorUser, ...] = ()
+
+    @property
+    def free_cores(self) -> float | None:
+        return None if self.cores is None or self.of_cores is None else self.of_cores - self.cores
+
+
+@dataclass(frozen=True)
 class HostFacts:
     """One reading of a host."""
 
@@ -59,6 +83,8 @@ class HostFacts:
     """Empty: there are none; ``None``: not asked, or ``gpu_error`` says why not."""
     gpu_holders: tuple[GpuHolder, ...] = ()
     gpu_error: str | None = None
+    busy: ProcessorUse | None = None
+    """``None``: not asked."""
 
 
 def read_host_facts(reply: Mapping[str, Any]) -> HostFacts:
@@ -89,7 +115,15 @@ def read_host_facts(reply: Mapping[str, Any]) -> HostFacts:
         gpus=None if gpus is None else tuple(Gpu(**gpu) for gpu in gpus),
         gpu_holders=tuple(GpuHolder(**holder) for holder in reply.get("gpu_processes", ())),
         gpu_error=reply.get("gpu_error"),
+        busy=_processor_use(reply.get("busy")),
     )
+
+
+def _processor_use(busy: Mapping[str, Any] | None) -> ProcessorUse | None:
+    if busy is None:
+        return None
+    users = tuple(ProcessorUser(**user) for user in busy["users"])
+    return ProcessorUse(busy["cores"], busy["of_cores"], users)
 
 
 @dataclass(frozen=True)

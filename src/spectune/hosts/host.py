@@ -100,14 +100,16 @@ class Host:
         ports: Sequence[int] = (),
         paths: Sequence[str] = (),
         gpus: bool = False,
+        busy: bool = False,
         free_ports: int = 0,
         avoid_ports: Sequence[int] = (),
     ) -> HostFacts:
-        """A reading of the host; GPUs only where asked, since that takes a second."""
+        """A reading of the host; GPUs and who uses the processors only where asked, since each takes a second."""
         question = {
             "ports": list(ports),
             "paths": [*paths, self._shell.servers],
             "gpus": gpus,
+            "busy": busy,
             "free_ports": free_ports,
             "avoid_ports": list(avoid_ports),
         }

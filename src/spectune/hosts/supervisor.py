@@ -1171,6 +1171,8 @@ def host_facts(question: dict[str, Any]) -> dict[str, Any]:
     for port in question.get("ports", ()):
         free = can_bind(port) and port_owner(port) is None
         facts["ports"][str(port)] = None if free else (port_owner(port) or {"pid": None, "command": None})
+    if question.get("busy"):
+        facts["busy"] = busy_facts()
     if question.get("gpus"):
         facts.update(gpu_facts())
     if question.get("free_ports"):
@@ -1214,6 +1216,32 @@ def memory_facts() -> dict[str, Any]:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return {"memory_bytes": total, "available_bytes": None}
     return {"memory_bytes": rows.get("MemTotal"), "available_bytes": rows.get("MemAvailable")}
+
+
+def busy_facts(seconds: float = 0.5) -> dict[str, Any]:
+    """Cores in use now: all together (``None``: not known here), and by the processes that use most of them."""
+    all_before, before, began = all_processor_s(), process_table(), time.monotonic()
+    time.sleep(seconds)
+    all_after, after, took = all_processor_s(), process_table(), time.monotonic() - began
+    cores = {
+        pid: (process.cpu_s - before[pid].cpu_s) / took
+        for pid, process in after.items()
+        if pid in before and before[pid].key == process.key and pid != os.getpid()
+    }
+    most = sorted((pid for pid in cores if cores[pid] >= 0.1), key=lambda pid: -cores[pid])[:5]
+    return {
+        "cores": None if all_before is None or all_after is None else (all_after - all_before) / took,
+        "of_cores": os.cpu_count(),
+        "users": [{"pid": pid, "command": command_of(pid), "cores": cores[pid]} for pid in most],
+    }
+
+
+def all_processor_s() -> float | None:
+    """Seconds of all processors that were used so far, those that a hypervisor took included."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/stat") as file:
+        user, nice, system, _, _, irq, softirq, steal = map(int, file.readline().split()[1:9])
+        return (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
+    return None
 
 
 def space_of(path: str | None) -> dict[str, int] | None:

@@ -31,6 +31,8 @@ def headline(study: Study, arms: Sequence[ArmSummary], *, num_remaining: int, si
     sentences: list[str] = []
     if simulated:
         sentences.append(f"{SIMULATED[0].upper()}{SIMULATED[1:]}.")
+    if study.noisy is not None:
+        sentences.append(study.noisy)
     if not baseline.loads:
         sentences.append(_no_baseline(baseline))
     elif not compared:

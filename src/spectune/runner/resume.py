@@ -37,9 +37,13 @@ def baseline_before(
     reason = None if following.arm_id == baseline else why_baseline_first(study, trials, now=now)
     if reason is None:
         return None
-    used = {t.repetition for t in trials if t.arm_id == baseline}
-    used |= {p.repetition for p in study.plan if p.arm_id == baseline}
-    return PlannedTrial(arm_id=baseline, repetition=1 + max(used), reason=reason)
+    return PlannedTrial(arm_id=baseline, repetition=unused_repetition(study, trials, baseline), reason=reason)
+
+
+def unused_repetition(study: Study, trials: Sequence[Trial], arm_id: str) -> int:
+    """The number of one more launch of an arm, beyond those planned and those made."""
+    used = {planned.repetition for planned in study.plan if planned.arm_id == arm_id}
+    return 1 + max(used | {t.repetition for t in trials if t.arm_id == arm_id}, default=-1)
 
 
 def _seconds_since(ended_at: str, now: datetime) -> float | None:

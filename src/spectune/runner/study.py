@@ -48,7 +48,8 @@ from spectune.runner.launch import (
 )
 from spectune.runner.order import block_of
 from spectune.runner.precision import launch_for_precision
-from spectune.runner.resume import baseline_before
+from spectune.runner.quiet import NoiseWatch, Patience, looking_at
+from spectune.runner.resume import baseline_before, unused_repetition
 from spectune.runner.search import NextLaunch, SearchEnd, next_launch, search_estimate
 from spectune.runner.stop_early import stop_rule
 from spectune.runner.trial import Keeps, run_trial
@@ -58,6 +59,7 @@ from spectune.store.study_dir import StudyDir
 
 SOAK_REPETITION = -1
 """A soak is no repetition of the plan."""
+NOISE_FLOOR_AGAIN = "the machine was noisy before, and is quiet now"
 StopReason = Literal["done", "budget", "baseline failed"]
 
 
@@ -84,10 +86,12 @@ async def run_study(
     host: Host,
     retry_failed: bool = False,
     findings: Mapping[str, Sequence[Finding]] | None = None,
+    patience: Patience | None = None,
 ) -> StudyOutcome:
     """Runs what is left of the plan. Finished trials are never repeated; each new one is on disk before the next.
 
-    ``findings``: what a check found before, by arm id; it goes into the records of the arm's trials.
+    ``findings``: what a check found before, by arm id; it goes into the records of the arm's trials. ``patience``:
+    what to do on a noisy machine; a simulated engine, which measures nothing, needs none unless it is given.
     Raises ``Interrupted`` if somebody asks for the end of the run (``store.abort``).
     """
     with directory.lock():
@@ -104,8 +108,12 @@ async def run_study(
             return StudyOutcome("done", 0, tuple(trials))
         async with host:
             place = await place_on(host, owner=str(directory.path.resolve()), known=findings or {})
+            noise = None
+            if patience is not None or not adapter_for(study.engine.name).simulated:
+                patience = patience or Patience()
+                noise = NoiseWatch(patience.look or looking_at(host), patience, say=watcher.on_message)
             try:
-                plan = _run_plan(directory, study, trials, todo, models, watcher, place)
+                plan = _run_plan(directory, study, trials, todo, models, watcher, place, noise)
                 return await unless_aborted(plan, folder=directory.path)
             except Aborted:
                 forget_abort(directory.path)
@@ -125,9 +133,12 @@ async def _run_plan(
     models: ModelPaths,
     watcher: Watcher,
     place: Place,
+    noise_watch: NoiseWatch | None,
 ) -> StudyOutcome:
     began, new = time.monotonic(), 0
     queue = list(todo)
+    if noise_watch is not None and not place.alive:
+        await noise_watch.before_the_first_launch()
     while True:
         if not queue:
             study, queue = _ask_search(directory, study, trials, watcher)
@@ -171,9 +182,13 @@ async def _run_plan(
         watcher.on_trial_end(trial, trials)
         if told := await directory.settle():
             watcher.on_message(told)
-        if study.noise_floor and trial.arm_id == study.baseline.arm_id and trial.repetition == 1:
+        if _ends_noise_floor(study, planned, queue):
             noise = summarize_noise(study, trials)
             watcher.on_message("noise floor unknown" if noise is None else noise.sentence)
+            if noise_watch is not None:
+                again, mark = await noise_watch.after_equal_launches(study, trials)
+                study = _with_noise(directory, study, trials, again=again, mark=mark)
+                queue = remaining(study, trials) if again else queue
         if trial.status == "failed" and planned.arm_id == study.baseline.arm_id and not _any_complete(trials):
             write_reports(directory)
             return StudyOutcome("baseline failed", new, tuple(trials))
@@ -211,6 +226,34 @@ def _after_a_pause(
     study = study.model_copy(update={"plan": (*study.plan[:at], again, *study.plan[at:])})
     directory.replace_study(study)
     return study, [again, *queue]
+
+
+def _ends_noise_floor(study: Study, planned: PlannedTrial, queue: Sequence[PlannedTrial]) -> bool:
+    """Whether two equal launches of the baseline have just been made, to see what they differ by."""
+    if not study.noise_floor or planned.arm_id != study.baseline.arm_id:
+        return False
+    follows = queue[0].reason == NOISE_FLOOR_AGAIN if queue else False
+    return planned.repetition == 1 or (planned.reason == NOISE_FLOOR_AGAIN and not follows)
+
+
+def _with_noise(
+    directory: StudyDir, study: Study, trials: Sequence[Trial], *, again: bool, mark: str | None
+) -> Study:
+    """The study with what was found about its noise, on disk; ``again``: two launches of the baseline come next."""
+    if not again and mark is None:
+        return study
+    plan = study.plan
+    if again:
+        baseline = study.baseline.arm_id
+        first = unused_repetition(study, trials, baseline)
+        ended = [p for p in plan if p not in remaining(study, trials)]
+        twice = [
+            PlannedTrial(arm_id=baseline, repetition=first + i, reason=NOISE_FLOOR_AGAIN) for i in range(2)
+        ]
+        plan = (*ended, *twice, *(p for p in plan if p not in ended))
+    study = study.model_copy(update={"plan": plan, "noisy": mark})
+    directory.replace_study(study)
+    return study
 
 
 def _next_shares(
