@@ -16,10 +16,12 @@ from report_studies import (
     trial,
 )
 
+from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm, Knobs
 from spectune.domain.findings import Finding
 from spectune.domain.study import Study
 from spectune.domain.trial import ServerFacts, Trial
+from spectune.domain.workload import LoadPoint
 from spectune.report.fault_findings import differing_knobs
 from spectune.report.summary import summarize
 
@@ -90,8 +92,10 @@ class TestSpeculationOff:
         finding = found([plain(), measured(acceptance=counts(0, 0))])["speculation-off"]
         assert "no verify step" in finding.message
 
-    def test_unknown_acceptance(self):
-        assert "unknown" in found([plain(), measured()])["speculation-off"].message
+    def test_unknown_acceptance_is_a_note_of_its_own_and_never_speculation_off(self):
+        told = found([plain(), measured()])
+        assert "speculation-off" not in told
+        assert told["acceptance-unknown"].severity == "note"
 
     def test_plain_decoding_needs_no_speculation(self):
         assert "speculation-off" not in found([plain()])
@@ -139,9 +143,14 @@ class TestOutputs:
 
 
 class TestTaintedMeasurements:
-    def test_cached_prompt_tokens(self):
-        finding = found([plain(), measured(acceptance=counts(66, 33), cached_tokens=5), plain(3)])
-        assert finding["cached-prompt-tokens"].evidence[0].detail == "25 % of prompt tokens"
+    def test_prompts_that_the_cache_held_whole(self):
+        told = found(
+            [plain(), measured(acceptance=counts(66, 33), prompt_tokens=200, cached_tokens=164), plain(3)]
+        )
+        finding = told["cached-prompt-tokens"]
+        assert (
+            finding.evidence[0].detail == "50 % of prompt tokens at c=1"
+        )  # 64 of them may be the template's
 
     def test_unknown_caching_is_not_caching(self):
         assert "cached-prompt-tokens" not in found([plain(cached_tokens=None), plain(3)])
@@ -162,6 +171,75 @@ class TestTaintedMeasurements:
     )
     def test_a_client_at_its_limit(self, load, limited):
         assert ("client-limited" in found([plain(load=load)])) is limited
+
+
+PAIR = study(ARM, loads=(LoadPoint.closed(1), LoadPoint.closed(8)))
+"""Two load points: each fault below shows at the second one only."""
+
+
+def at_second(arm: Arm = ARM, number: int = 2, *, speed: float = 110.0, load=None, **changes) -> Trial:
+    sound = {"acceptance": counts(66, 33)} if arm is ARM else {}
+    first = load_result([request(p, speed, **sound) for p in PAIR.workload.prompts])
+    records = [request(p, speed, **{**sound, **changes}) for p in PAIR.workload.prompts]
+    return trial(PAIR, arm, number, loads=(first, load_result(records, LoadPoint.closed(8), **(load or {}))))
+
+
+class TestEveryLoadPoint:
+    def _found(self, **changes) -> dict[str, Finding]:
+        plain_trials = [at_second(BASELINE, 1, speed=100), at_second(BASELINE, 3, speed=100)]
+        return found([plain_trials[0], at_second(**changes), plain_trials[1]], PAIR)
+
+    def test_sound_ones_give_nothing(self):
+        assert self._found() == {}
+
+    @pytest.mark.parametrize(
+        ("code", "changes"),
+        [
+            ("dead-drafter", {"acceptance": counts(99, 0)}),
+            ("speculation-off", {"acceptance": counts(0, 0)}),
+            ("acceptance-unknown", {"acceptance": None}),
+            ("output-changed", {"text": "other"}),
+            ("output-length-changed", {"output_tokens": 120}),
+            ("cached-prompt-tokens", {"prompt_tokens": 10163, "cached_tokens": 10162}),
+        ],
+    )
+    def test_a_fault_at_the_second_is_told_with_its_place(self, code, changes):
+        finding = self._found(**changes)[code]
+        assert finding.message.endswith(" at c=8") or " at c=8:" in finding.message
+
+    def test_drift_at_the_second(self):
+        slow = load_result([request(p, 72) for p in PAIR.workload.prompts], LoadPoint.closed(8))
+        early = at_second(BASELINE, 1, speed=100)
+        drifted = early.model_copy(update={"loads": (early.loads[0], slow)})
+        told = found([drifted, at_second(), at_second(BASELINE, 3, speed=100)], PAIR)
+        assert told["baseline-drift"].message == "plain decoding itself ran from 72.0 to 100 tok/s at c=8"
+
+
+class TestImposedAcceptance:
+    def _judged(self, counted: AcceptanceCounts, **arm) -> dict[str, Finding]:
+        imposing = speculative("imposing", **arm)
+        of = study(ARM, imposing)
+        return found([plain(of=of), measured(imposing, of=of, acceptance=counted)], of)
+
+    @pytest.mark.parametrize(
+        "arm",
+        [
+            {"synthetic_acceptance_length": 1.5},
+            {"synthetic_acceptance_rates": (0.3, 0.2, 0.0)},
+            {"env": {"SGLANG_SIMULATE_ACC_LEN": "1.5"}},
+            {"flags": {"speculative.synthetic_acceptance_length": 1.5}},
+            {"flags": {"spec-synth-rates": "0.3,0.2,0"}},
+        ],
+    )
+    def test_another_one_than_was_counted_is_an_error_in_every_form(self, arm):
+        finding = self._judged(counts(100, 149), **arm)["imposed-acceptance-not-reached"]
+        assert (finding.severity, finding.subject) == ("error", "imposing")
+        assert finding.message == "acceptance length 1.50 was imposed, and 2.49 was counted"
+
+    @pytest.mark.parametrize(("kept", "is_off"), [(50, False), (57, False), (58, True), (42, True)])
+    def test_five_percent_are_let_pass(self, kept, is_off):
+        told = self._judged(counts(100, kept), synthetic_acceptance_length=1.5)
+        assert ("imposed-acceptance-not-reached" in told) is is_off
 
 
 class TestNoise:

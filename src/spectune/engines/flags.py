@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from spectune.domain.arm import Arm, FlagValue
 from spectune.errors import BadInput
+
+_LENGTH_ENDINGS = ("spec-synth-len", "synthetic-acceptance-length", "simulate-acc-len")
+_RATES_ENDINGS = ("spec-synth-rates", "synthetic-acceptance-rates")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def flag_args(flags: Mapping[str, FlagValue]) -> list[str]:
@@ -135,3 +140,17 @@ def imposed_length(arm: Arm) -> float | None:
             f"synthetic_acceptance_length: {length:g} is more than the {most + 1} tokens that a step can yield here"
         )
     return length
+
+
+def length_imposed_on(arm: Arm) -> float | None:
+    """The acceptance length that the arm imposes, also by a flag or variable of the engine's own; ``None``: none."""
+    if (length := imposed_length(arm)) is not None:
+        return length
+    drafted = arm.knobs.num_draft_tokens or arm.knobs.num_steps
+    for name, value in (*arm.flags.items(), *arm.env.items()):
+        numbers = [float(n) for n in _NUMBER.findall(str(value))]
+        if numbers and normalise(name).lower().endswith(_LENGTH_ENDINGS):
+            return numbers[0] if numbers[0] >= 1 else None
+        if numbers and normalise(name).lower().endswith(_RATES_ENDINGS):
+            return 1 + math.fsum(numbers[:drafted])
+    return None

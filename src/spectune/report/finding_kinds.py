@@ -43,11 +43,34 @@ SPECULATION_OFF = FindingKind(
     code="speculation-off",
     severity="warning",
     title="The arm asked for speculation, and none was seen",
-    explanation="The engine counted no verify step, or gave no counts at all.",
+    explanation="The engine counts verify steps, and counted none. An engine that gives no counts shows nothing: see "
+    "acceptance-unknown.",
     effect="what was measured may be plain decoding; its speedup says nothing about speculation",
     remedy="look for the method in the server log and in its effective settings; an n-gram drafter "
     "that never finds a match looks the same",
     holds_for=_EVERY,
+)
+ACCEPTANCE_UNKNOWN = FindingKind(
+    code="acceptance-unknown",
+    severity="note",
+    title="How many drafted tokens were kept is not known",
+    explanation="Acceptance is taken from the engine's answers; where these do not carry it, from its counters around "
+    "the load, then from the lines of its log within the load. None of them gave it: SGLang before 0.5.19 gives it in "
+    "its log only, one line for every 40 decode steps.",
+    effect="speeds are measured all the same; what limits them cannot be explained",
+    remedy="measure more or longer answers, lower --decode-log-interval (SGLang), or use a version that counts",
+    holds_for=_EVERY,
+)
+IMPOSED_NOT_REACHED = FindingKind(
+    code="imposed-acceptance-not-reached",
+    severity="error",
+    title="The engine did not accept what it was told to",
+    explanation="With `synthetic_acceptance_length` or `_rates` the engine accepts drafts by lot. What it counted is "
+    "off by more than 5 %, and by more than its requests scatter.",
+    effect="the cost of a step was measured at another acceptance than its name says",
+    remedy="look whether the setting reached the server: a variable must be passed into a container, and old versions "
+    "of an engine do not know it",
+    holds_for="engines that can impose acceptance",
 )
 OUTPUT_CHANGED = FindingKind(
     code="output-changed",
@@ -71,9 +94,11 @@ CACHED_PROMPTS = FindingKind(
     code="cached-prompt-tokens",
     severity="warning",
     title="Prompts of measured requests came from a prefix cache",
-    explanation="The engine says of a measured request that it had computed part of its prompt before.",
+    explanation="The engine says of measured requests that it had computed part of their prompts before. What prompts "
+    "begin with alike (the chat template, a system prompt, a document that several of them share) does not count: it "
+    "comes from the cache in production too.",
     effect="TTFT and end-to-end speed are better than on new prompts, not comparable across arms",
-    remedy="turn the prefix cache off with the engine's flags, or flush it after warm-up",
+    remedy="ask each prompt once at each load point, or turn the prefix cache off with the engine's flags",
     holds_for="engines that report cached tokens per request",
 )
 FOREIGN_TRAFFIC = FindingKind(
@@ -261,6 +286,8 @@ KINDS: tuple[FindingKind, ...] = (
     IMPORTED,
     DEAD_DRAFTER,
     SPECULATION_OFF,
+    ACCEPTANCE_UNKNOWN,
+    IMPOSED_NOT_REACHED,
     OUTPUT_CHANGED,
     LENGTH_CHANGED,
     CACHED_PROMPTS,

@@ -7,10 +7,11 @@ from statistics import geometric_mean
 
 from spectune.domain.findings import Finding, Severity
 from spectune.domain.statistics import SpeedSample
-from spectune.domain.statistics_drift import detect_drift
+from spectune.domain.statistics_drift import Drift, detect_drift
 from spectune.domain.statistics_nodes import compare_nodes
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
+from spectune.domain.workload import LoadPoint
 from spectune.report import finding_kinds as kinds
 from spectune.report.arms import comparable_trials
 from spectune.report.fault_findings import (
@@ -25,15 +26,23 @@ from spectune.report.fault_findings import (
     soaks,
     stopped_early,
 )
+from spectune.report.load_findings import (
+    cached_prompts,
+    changed_lengths,
+    changed_outputs,
+    dead_drafters,
+    imposed_but_not_reached,
+    speculation_off,
+    unknown_acceptance,
+)
 from spectune.report.pooling import load_of, speed_by_prompt
 from spectune.report.precision import precision_not_reached
-from spectune.report.records import ArmSummary, LoadSummary
-from spectune.report.words import count, listing, number, percent
+from spectune.report.records import ArmSummary
+from spectune.report.words import count, listing, number
 
-DEAD_MIN_STEPS = 20
-DEAD_ACCEPTANCE_LENGTH = 1.02
-LENGTH_TOLERANCE = 0.05
 DRIFT_RATIO = 1.10
+TREND_RATE = 0.05
+"""Of false alarms in a study, over all its load points together."""
 LAG_LIMIT_S = 0.05
 CLIENT_CORE_LIMIT = 0.8
 
@@ -56,6 +65,7 @@ def all_findings(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummar
     found += failed_requests(trials)
     found += dead_drafters(arms)
     found += speculation_off(arms)
+    found += unknown_acceptance(arms) if study.imported is None else ()
     found += changed_outputs(arms)
     found += changed_lengths(arms)
     found += settings_that_differ(trials)
@@ -66,7 +76,8 @@ def all_findings(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummar
     found += launched_again(trials)
     found += search_end(study)
     found += precision_not_reached(study, trials)
-    found += cached_prompts(arms)
+    found += cached_prompts(study, comparable_trials(study, trials))
+    found += imposed_but_not_reached(study, trials)
     found += foreign_traffic(arms)
     found += client_limits(trials)
     found += baseline_drift(study, trials)
@@ -113,99 +124,8 @@ def no_baseline(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
         )
 
 
-def _speculating(arms: Sequence[ArmSummary]) -> list[tuple[ArmSummary, LoadSummary]]:
-    return [(arm, load) for arm in arms if arm.arm.knobs.method != "none" and (load := arm.first) is not None]
-
-
-def dead_drafters(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
-    for arm, load in _speculating(arms):
-        counts, length = load.acceptance_counts, load.acceptance_length
-        if counts is None or length is None or (counts.num_drafts or 0) <= DEAD_MIN_STEPS:
-            continue
-        if length.value < DEAD_ACCEPTANCE_LENGTH:
-            yield kinds.DEAD_DRAFTER.found(
-                arm.name,
-                f"every draft is rejected: acceptance length {length.value:.3f}",
-                evidence=(
-                    (
-                        load.acceptance_source or "acceptance",
-                        f"{counts.num_accepted_tokens} of {counts.num_draft_tokens} drafted tokens "
-                        f"kept in {counts.num_drafts} verify steps",
-                    ),
-                ),
-            )
-
-
-def speculation_off(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
-    for arm, load in _speculating(arms):
-        counts = load.acceptance_counts
-        if counts is not None and (counts.num_drafts is None or counts.num_drafts > 0):
-            continue
-        if counts is None and load.acceptance_length is not None:
-            continue  # an imported result that gives the length alone
-        seen = "its acceptance is unknown" if counts is None else "it made no verify step"
-        yield kinds.SPECULATION_OFF.found(
-            arm.name,
-            f"asked for {arm.arm.knobs.method}, but {seen}",
-            evidence=(("acceptance", f"over {count(load.num_requests, 'request')}"),),
-        )
-
-
-def changed_outputs(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
-    baseline = next(a for a in arms if a.is_baseline)
-    own = baseline.first.parity if baseline.first else None
-    floor = own.equal_frac if own is not None else None
-    for arm in arms:
-        parity = arm.first.parity if arm.first is not None else None
-        if arm.is_baseline or parity is None or parity.equal_frac is None or parity.equal_frac == 1:
-            continue
-        explained = floor is not None and parity.equal_frac >= floor
-        if floor is None or own is None:
-            itself = "the baseline was measured once, so whether it repeats itself is unknown"
-        else:
-            itself = f"the baseline repeats itself in {own.num_equal} of {own.num_compared}"
-        where = f"median first difference after {parity.median_first_divergence:g} {parity.unit}"
-        yield kinds.OUTPUT_CHANGED.found(
-            arm.name,
-            f"{parity.num_equal} of {parity.num_compared} greedy outputs equal plain decoding's",
-            severity="note" if explained else "warning",
-            evidence=(
-                ("outputs", where),
-                (baseline.name, itself),
-            ),
-            effect="the engine differs from itself as much: its arithmetic depends on the batch"
-            if explained
-            else "speculation should not change greedy text; a speedup with other text is not one",
-            remedy=None
-            if explained
-            else "read the first differences in the report; look for lossy settings (acceptance thresholds, "
-            "typical acceptance) and different precision; repeat the baseline to learn its own noise",
-        )
-
-
-def changed_lengths(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
-    for arm in arms:
-        change = arm.first.output_length_ratio if arm.first is not None else None
-        if change is not None and not 1 - LENGTH_TOLERANCE <= change <= 1 + LENGTH_TOLERANCE:
-            yield kinds.LENGTH_CHANGED.found(
-                arm.name,
-                f"outputs are {change:.2f} times as long as the baseline's on the same prompts",
-                evidence=(("usage", "output tokens of the prompts both answered"),),
-            )
-
-
 def _worst(pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs[:8])
-
-
-def cached_prompts(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
-    cached = [(a, frac) for a in arms if a.first is not None and (frac := a.first.cached_token_frac)]
-    if cached:
-        yield kinds.CACHED_PROMPTS.found(
-            listing(arm.name for arm, _ in cached),
-            "prompt tokens of measured requests came from a prefix cache",
-            evidence=_worst([(arm.name, f"{percent(frac)} of prompt tokens") for arm, frac in cached]),
-        )
 
 
 def foreign_traffic(arms: Sequence[ArmSummary]) -> Iterable[Finding]:
@@ -237,41 +157,57 @@ def client_limits(trials: Sequence[Trial]) -> Iterable[Finding]:
 
 
 def baseline_drift(study: Study, trials: Sequence[Trial]) -> Iterable[Finding]:
-    """On a cluster, node by node: what nodes differ by is no drift."""
-    if not study.workload.loads:
-        return
-    samples = _baseline_samples(study, trials)
-    for place in dict.fromkeys(s.place for s in samples):
-        own = [s for s in samples if s.place == place]
-        speeds = [geometric_mean(s.speed_by_prompt.values()) for s in own]
-        trend = detect_drift(own)
-        wide = len(speeds) > 1 and max(speeds) / min(speeds) > DRIFT_RATIO
-        if wide or (trend is not None and trend.found()):
-            evidence = [("baseline launches", ", ".join(number(s) for s in speeds) + " tok/s")]
+    """On a cluster, node by node: what nodes differ by is no drift. One finding a node, of the widest load point."""
+    points = study.workload.loads
+    by_place: dict[str, list[tuple[float, Finding]]] = {}
+    for point in points:
+        samples = _baseline_samples(study, trials, point)
+        for place in dict.fromkeys(s.place for s in samples):
+            own = [s for s in samples if s.place == place]
+            speeds = [geometric_mean(s.speed_by_prompt.values()) for s in own]
+            trend = detect_drift(own)
+            # Looking at several load points must not find a trend more often than looking at one.
+            has_trend = trend is not None and trend.found(rate=TREND_RATE / len(points))
+            ratio = max(speeds) / min(speeds)
+            if not has_trend and ratio <= DRIFT_RATIO:
+                continue
+            where = f" at {point.label}" if len(points) > 1 else ""
+            where += f" on {place}" if place else ""
+            evidence = [("baseline launches", ", ".join(number(s) for s in speeds) + f" tok/s{where}")]
             if trend is not None:
-                found = "a trend" if trend.found() else "no clear trend"
-                detail = (
-                    f"{found}: {trend.change_frac:+.1%} from the first to the last of {trend.num_launches}"
-                )
-                evidence.append(
-                    ("trend", f"{detail} (p = {trend.p_value:.2g}); {trend.step_frac:.1%} between launches")
-                )
-            where = f" on {place}" if place else ""
-            yield kinds.BASELINE_DRIFT.found(
-                study.baseline.name,
-                f"plain decoding itself ran from {number(min(speeds))} to {number(max(speeds))} tok/s{where}",
-                evidence=evidence,
+                evidence.append(("trend", _trend_words(trend, has_trend)))
+            message = (
+                f"plain decoding itself ran from {number(min(speeds))} to {number(max(speeds))} tok/s{where}"
             )
+            finding = kinds.BASELINE_DRIFT.found(study.baseline.name, message, evidence=evidence)
+            by_place.setdefault(place, []).append((ratio, finding))
+    for found in by_place.values():
+        widest = max(found, key=lambda pair: pair[0])[1]
+        others = [e for _, finding in found if finding is not widest for e in finding.evidence]
+        yield widest.model_copy(update={"evidence": (*widest.evidence, *others)[:8]})
+
+
+def _trend_words(trend: Drift, has_trend: bool) -> str:
+    found = "a trend" if has_trend else "no clear trend"
+    return (
+        f"{found}: {trend.change_frac:+.1%} from the first to the last of {trend.num_launches} "
+        f"(p = {trend.p_value:.2g}); {trend.step_frac:.1%} between launches"
+    )
 
 
 def nodes_that_differ(study: Study, trials: Sequence[Trial]) -> Iterable[Finding]:
-    if not study.workload.loads:
-        return
-    seen = compare_nodes(_baseline_samples(study, trials))
-    if seen is None:
-        return
-    found = seen.ratio > DRIFT_RATIO if seen.is_found is None else seen.is_found
-    if found and seen.ratio > 1 + study.margin:
+    """One finding, of the load point at which they differ most."""
+    points = study.workload.loads
+    looked = [
+        (point, seen)
+        for point in points
+        if (seen := compare_nodes(_baseline_samples(study, trials, point), rate=TREND_RATE / len(points)))
+        and (seen.ratio > DRIFT_RATIO if seen.is_found is None else seen.is_found)
+        and seen.ratio > 1 + study.margin
+    ]
+    if looked:
+        point, seen = max(looked, key=lambda pair: pair[1].ratio)
+        where = f" at {point.label}" if len(points) > 1 else ""
         noise = "nothing was launched twice on a node, so this may be noise between launches"
         if seen.smallest_found is not None:
             noise = f"noise between launches reaches {seen.smallest_found - 1:.1%} in one of twenty studies"
@@ -279,16 +215,15 @@ def nodes_that_differ(study: Study, trials: Sequence[Trial]) -> Iterable[Finding
         shown = listing((f"{node} {number(level)}" for node, level in levels), most=8)
         yield kinds.NODES_DIFFER.found(
             f"{seen.fastest} and {seen.slowest}",
-            f"plain decoding is {seen.ratio - 1:.1%} faster on {seen.fastest} than on {seen.slowest}",
+            f"plain decoding is {seen.ratio - 1:.1%} faster on {seen.fastest} than on {seen.slowest}{where}",
             evidence=[("the baseline by node", f"{shown} tok/s"), ("noise", noise)],
         )
 
 
-def _baseline_samples(study: Study, trials: Sequence[Trial]) -> list[SpeedSample]:
-    """At the first load point."""
+def _baseline_samples(study: Study, trials: Sequence[Trial], point: LoadPoint) -> list[SpeedSample]:
     samples = []
     for trial in comparable_trials(study, trials):
-        load = load_of(trial, study.workload.loads[0])
+        load = load_of(trial, point)
         if trial.arm_id == study.baseline.arm_id and load is not None:
             speeds = speed_by_prompt([load])
             samples += [SpeedSample(trial.arm_id, trial.number, speeds, trial.place)] if speeds else []
