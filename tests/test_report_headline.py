@@ -33,14 +33,14 @@ class TestHeadline:
         summary = summarize(*bracketed(FAST, scaled(1.2), acceptance=counts(66, 33)))
         assert summary.headline == (
             "fast is fastest: 1.20x [1.20, 1.20] of plain decoding (95 %, 3 prompts, 1 launch), "
-            "acceptance length 1.50."
+            "1.50 tokens per forward pass."
         )
 
     def test_says_what_would_break_even_when_nothing_is_faster(self):
         summary = summarize(*bracketed(FAST, scaled(0.75), acceptance=counts(66, 33)))
         assert summary.headline == (
             "Nothing is faster than plain decoding on this machine; closest: fast at 0.75x [0.75, 0.75] "
-            "(95 %, 3 prompts, 1 launch). Its acceptance length 1.50 is below the 2.00 that would break even."
+            "(95 %, 3 prompts, 1 launch). It makes 1.50 tokens per forward pass and needs 2.00 to pay off."
         )
 
     def test_does_not_claim_what_it_cannot_tell(self):

@@ -15,9 +15,12 @@ from spectune.explain.explanation import explain
 from spectune.explain.records import ExplainedRow
 from spectune.explain.table import read_table
 from spectune.report.explained import measured_rows
+from spectune.report.html import render_html
+from spectune.report.markdown import render_markdown
 from spectune.report.observed import observations
 from spectune.report.records import StudySummary
 from spectune.report.summary import summarize
+from spectune.report.words import break_even_words, drift_note
 
 PASS_S = 0.0095
 """A forward pass without speculation."""
@@ -64,12 +67,11 @@ def measured(*servers: tuple[object, Server], slower: float = 1.0) -> tuple[Stud
         return found
 
     trials = [trial(of, BASELINE, 1, loads=(load_result(records(Server())),))]  # type: ignore[arg-type]
-    for number, (arm, server) in enumerate(servers, start=2):
-        trials.append(trial(of, arm, number, loads=(load_result(records(server, slower ** (number - 1))),)))  # type: ignore[arg-type]
-    last = trial(
-        of, BASELINE, len(trials) + 1, loads=(load_result(records(Server(), slower ** len(trials))),)
-    )  # type: ignore[arg-type]
-    trials.append(last)
+    for arm, server in servers:
+        for launched, of_it in ((arm, server), (BASELINE, Server())):
+            scale = slower ** len(trials)
+            load = load_result(records(of_it, scale))  # type: ignore[arg-type]
+            trials.append(trial(of, launched, len(trials) + 1, loads=(load,)))  # type: ignore[arg-type]
     return summarize(of, trials), [of, trials]
 
 
@@ -130,11 +132,38 @@ class TestAgainstAKnownServer:
         assert found.break_even_acceptance_length == pytest.approx(2.4)
         assert found.break_even_reachable is False
         assert "2.40 to break even, which this draft length cannot give" in found.binding_limit
+        assert (
+            break_even_words(found.break_even_tokens_per_pass, found.break_even_reachable) == "cannot (2.40)"
+        )
 
     def test_a_machine_that_slows_down_changes_no_cost(self) -> None:
         found = row_of(measured((K3, self.TRUE), slower=1.2)[0], "k3")
         assert found.step_cost_ratio == pytest.approx(2.4)
         assert found.break_even_acceptance_length == pytest.approx(2.4)
+
+    def test_a_machine_that_slows_down_leaves_one_speed_per_arm(self) -> None:
+        """Launches at 1, 1.2 and 1.44 times the first one's time: paired in time the arm is as it was without drift."""
+        summary, _ = measured((K3, self.TRUE), slower=1.2)
+        arm, plain = summary.arm(K3.arm_id), summary.baseline
+        assert arm.first is not None and plain.first is not None and arm.first.e2e_tok_per_s is not None
+        assert plain.first.e2e_tok_per_s is not None and arm.first.speedup is not None
+        assert arm.first.speedup.value == pytest.approx(self.TRUE.speedup())
+        speed = plain.first.e2e_tok_per_s.value * arm.first.speedup.value
+        assert arm.first.e2e_tok_per_s.value == pytest.approx(speed)
+        assert row_of(summary, "k3").e2e_tok_per_s == pytest.approx(speed)
+        (raw,) = [t.e2e_tok_per_s for t in summary.trials if t.arm_id == K3.arm_id]
+        assert raw is not None and arm.first.drift_correction == pytest.approx(speed / raw.value)
+
+    def test_speeds_that_were_corrected_say_what_was_measured(self) -> None:
+        drifting, _ = measured((K3, self.TRUE), (K5, self.TRUE), slower=1.2)
+        steady, _ = measured((K3, self.TRUE))
+        assert drift_note((a.name, load) for a in steady.arms for load in a.loads) == ""
+        note = drift_note((a.name, load) for a in drifting.arms for load in a.loads)
+        assert (
+            note.startswith("tok/s and speedup are both corrected for the machine's drift") and "k5" in note
+        )
+        assert note[0].upper() + note[1:] in render_markdown(drifting)
+        assert note in render_html(drifting).replace("&#39;", "'")
 
     def test_the_arm_and_its_explanation_say_the_same(self) -> None:
         summary, _ = measured((K3, self.TRUE))

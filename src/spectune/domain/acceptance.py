@@ -13,6 +13,10 @@ from pydantic import model_validator
 
 from spectune.domain.record import Record
 
+SKIPS_BELOW = 0.98
+"""Of forward passes that check a draft: with fewer a drafter skips some, and its acceptance length is not tokens per
+forward pass."""
+
 
 class AcceptanceCounts(Record):
     """Counts over some requests. ``None`` is unknown; zero is an observation."""

@@ -63,6 +63,8 @@ def _rows_of_arm(
     trials = [t for t in loaded.results if t.arm_id == arm_id]
     loads = [load for t in trials if (load := load_of(t, point)) is not None]
     tokens = tokens_by_prompt(loads)
+    seen = (s for s in loaded.summary.arm(arm_id).loads if s.load == point)
+    drift = next((s.drift_correction for s in seen if s.drift_correction is not None), 1.0)
     categories = {p.prompt_id: p.category for p in loaded.study.workload.prompts}
     for prompt in dict.fromkeys(p for launch in launches for p in launch.speed_by_prompt):
         speeds = [math.log(s.speed_by_prompt[prompt]) for s in launches if prompt in s.speed_by_prompt]
@@ -73,7 +75,7 @@ def _rows_of_arm(
             "category": categories.get(prompt),
             "num_launches": len(speeds),
             "output_tokens": tokens.get(prompt),
-            "e2e_tok_per_s": math.exp(math.fsum(speeds) / len(speeds)),
+            "e2e_tok_per_s": drift * math.exp(math.fsum(speeds) / len(speeds)),
             "num_drafts": None if counts is None else counts.num_drafts,
             "num_accepted_tokens": None if counts is None else counts.num_accepted_tokens,
             "acceptance_length": _length(counts),

@@ -86,7 +86,7 @@ def _rows(explanation: Explanation) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("arm", overflow="fold")
     machine = any(row.machine_ceiling_tok_per_s is not None for row in explanation.rows)
-    names = ("at", "tok/s", "length", "step ms", "even at", "no cost", "all kept")
+    names = ("at", "tok/s", "tokens\n/pass", "needed", "step ms", "free\nsteps", "all\nkept")
     for name in (*names, "machine") if machine else names:
         table.add_column(name, justify="right")
     for row in explanation.rows[:MAX_ROWS]:
@@ -95,14 +95,20 @@ def _rows(explanation: Explanation) -> Table:
             Text(plain(row.arm)),
             f"c={row.concurrency}",
             three_digits(row.e2e_tok_per_s),
-            _number(row.acceptance_length) if not row.is_baseline else "1",
+            _number(row.tokens_per_pass) if not row.is_baseline else "1",
+            "" if row.is_baseline else _needed(row),
             _three_digits(step),
-            "" if row.is_baseline else _number(row.break_even_acceptance_length),
             "" if row.is_baseline else _three_digits(row.zero_overhead_tok_per_s),
             "" if row.is_baseline else _three_digits(row.perfect_acceptance_tok_per_s),
             *((_three_digits(row.machine_ceiling_tok_per_s),) if machine else ()),
         )
     return table
+
+
+def _needed(row: ExplainedRow) -> str:
+    """Tokens per forward pass at which decoding pays off."""
+    cannot = "cannot: " if row.break_even_reachable is False else ""
+    return f"{cannot}{_number(row.break_even_tokens_per_pass)}"
 
 
 def _speculating(explanation: Explanation) -> list[ExplainedRow]:

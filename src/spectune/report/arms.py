@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spectune.domain.acceptance import request_weighted_acceptance_length
+from spectune.domain.interval import Interval
 from spectune.domain.measurement import LoadResult, RequestRecord
 from spectune.domain.parity import OutputParity, output_parity
 from spectune.domain.planning import more_needed
+from spectune.domain.prediction_shape import known_depth
 from spectune.domain.request_time import RequestTimes, all_decode
 from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
 from spectune.domain.statistics_multiple import simultaneous, simultaneous_level
@@ -174,18 +177,19 @@ def _with_break_even(arm: ArmSummary) -> ArmSummary:
     load = arm.first
     if load is None or load.speedup is None or load.acceptance_length is None:
         return arm
-    tokens, verify_frac = load.tokens_per_decode_step, load.verify_step_frac
-    is_known = tokens is not None and bool(verify_frac)
-    if tokens is None or not verify_frac or verify_frac > 0.98:
-        tokens, verify_frac = load.acceptance_length.value, 1.0
+    known, verify_frac = load.tokens_per_pass, load.verify_step_frac
+    tokens = load.acceptance_length.value if known is None else known
+    if not verify_frac or not load.skips_passes:
+        verify_frac = 1.0
     times = load.times or all_decode(load.speedup.value)
-    cost = tokens / times.decode_speedup
+    cost, depth = tokens / times.decode_speedup, known_depth(arm.arm)
     return arm.model_copy(
         update={
             "step_cost_ratio": cost,
             "break_even_tokens_per_pass": cost,
+            "break_even_reachable": None if not depth else cost <= 1 + verify_frac * depth,
             "break_even_acceptance_length": 1 + (cost - 1) / verify_frac,
-            "break_even_approximate": not is_known or load.times is None,
+            "break_even_approximate": known is None or load.times is None,
         }
     )
 
@@ -209,14 +213,18 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
     parts = pooling.request_acceptance(loads)
     sources = {load.acceptance_source for load in loads if load.acceptance_source is not None}
     times = _times(view, loads, comparison, is_baseline=is_baseline)
+    speed = pooling.pooled_speed(loads, pooling.end_to_end, level=study.level)
+    decode = pooling.pooled_speed(loads, pooling.decode, level=study.level)
+    drift = None if comparison is None or is_baseline else _drift(view, speed, comparison)
     return LoadSummary(
         label=view.point.label,
         load=view.point,
         num_trials=len(loads),
         num_requests=sum(pooling.num_requests(load) for load in loads),
         num_failed_requests=sum(pooling.num_failed_requests(load) for load in loads),
-        e2e_tok_per_s=pooling.pooled_speed(loads, pooling.end_to_end, level=study.level),
-        decode_tok_per_s=pooling.pooled_speed(loads, pooling.decode, level=study.level),
+        e2e_tok_per_s=_scaled(speed, drift),
+        decode_tok_per_s=_scaled(decode, drift),
+        drift_correction=drift,
         output_tok_per_s=pooling.output_tok_per_s(loads),
         median_ttft_s=pooling.percentile(ttfts, 50) or pooling.stated(loads, "median_ttft_s"),
         p99_ttft_s=pooling.percentile(ttfts, 99) or pooling.stated(loads, "p99_ttft_s"),
@@ -247,9 +255,24 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
         foreign_tokens=pooling.foreign_tokens(loads),
         first_token_share=None if times is None else 1 - times.decode_share(),
         times=times,
-        categories=_summarize_categories(view, arm_id, loads),
+        categories=_summarize_categories(view, arm_id, loads, drift),
         contexts=() if is_baseline else summarize_contexts(loads, view.context_ranges, level=study.level),
     )
+
+
+def _drift(view: PointView, speed: Interval | None, comparison: Comparison) -> float | None:
+    """Plain decoding's speed times the speedup, which was paired in time, over the speed as measured."""
+    logs = [math.log(value) for value in view.plain.tok_per_s.values()]
+    if speed is None or not logs:
+        return None
+    return math.exp(math.fsum(logs) / len(logs)) * comparison.speedup.value / speed.value
+
+
+def _scaled(speed: Interval | None, factor: float | None) -> Interval | None:
+    if speed is None or factor is None:
+        return speed
+    low, high = (None if bound is None else bound * factor for bound in (speed.low, speed.high))
+    return speed.model_copy(update={"value": speed.value * factor, "low": low, "high": high})
 
 
 def _times(
@@ -263,7 +286,7 @@ def _times(
 
 
 def _summarize_categories(
-    view: PointView, arm_id: str, loads: Sequence[LoadResult]
+    view: PointView, arm_id: str, loads: Sequence[LoadResult], drift: float | None
 ) -> tuple[CategorySummary, ...]:
     level = view.study.level
     rows = []
@@ -275,7 +298,7 @@ def _summarize_categories(
             CategorySummary(
                 category=category,
                 num_prompts=len({r.prompt_id for load in within for r in load.completed}),
-                e2e_tok_per_s=pooling.pooled_speed(within, pooling.end_to_end, level=level),
+                e2e_tok_per_s=_scaled(pooling.pooled_speed(within, pooling.end_to_end, level=level), drift),
                 speedup=comparison.speedup if comparison else None,
                 verdict=comparison.verdict if comparison else None,
                 acceptance_length=pooling.acceptance_length(

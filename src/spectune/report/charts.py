@@ -53,7 +53,7 @@ class _Box:
 
 
 def speed_against_acceptance(summary: StudySummary, *, width: float, key: str) -> Markup | None:
-    """Each arm at its acceptance length and its speedup times the baseline's speed.
+    """Each arm at its tokens per forward pass and its speedup times the baseline's speed.
 
     Drawn at the speedup and not at the raw tok/s, so that a drift of the machine
     between launches moves no point. ``None`` when no arm has both figures.
@@ -67,7 +67,7 @@ def speed_against_acceptance(summary: StudySummary, *, width: float, key: str) -
     left, right, top, bottom = 50.0, width - 48.0, 18.0, height - 46.0
     lengths = [p.length for p in points]
     reach = max(lengths) * 1.4
-    needs = [p.arm.break_even_acceptance_length for p in points if p.colour]
+    needs = [p.arm.break_even_tokens_per_pass for p in points if p.colour]
     marks = [needed for needed in needs if needed is not None and needed <= reach]
     x = svg.Scale(0.95, max([*lengths, *marks]) * 1.06, left, right)
     values = [v for p in points for v in (p.speedup, p.low, p.high) if v is not None]
@@ -85,7 +85,7 @@ def speed_against_acceptance(summary: StudySummary, *, width: float, key: str) -
         width=width,
         height=height,
         key=key,
-        title="Speed against acceptance length",
+        title="Speed against tokens per forward pass",
         description=_scatter_words(points, base_speed),
     )
 
@@ -97,7 +97,7 @@ def _points(summary: StudySummary) -> list[_Point]:
         load = arm.first
         if load is not None and load.speedup is not None and load.acceptance_length is not None:
             s = load.speedup
-            length = load.acceptance_length.value
+            length = load.tokens_per_pass or load.acceptance_length.value
             found.append(_Point(arm, length, s.value, s.low, s.high, colours.get(arm.arm_id, 0)))
     return found
 
@@ -122,7 +122,7 @@ def _axes(
         svg.text("break-even", x=left + 24, y=y(1) - 6, class_="note"),
         svg.text("tok/s", x=left - 7, y=top - 5, class_="tick", anchor="end"),
         svg.text(
-            "acceptance length (tokens per verify step)",
+            "tokens per forward pass",
             x=(left + right) / 2,
             y=bottom + 37,
             class_="label",
@@ -135,7 +135,7 @@ def _axes(
 def _point(point: _Point, x: svg.Scale, y: svg.Scale) -> list[Markup]:
     parts = []
     px, py, colour = x(point.length), y(point.speedup), f"s{point.colour}"
-    needed = point.arm.break_even_acceptance_length
+    needed = point.arm.break_even_tokens_per_pass
     if needed is not None and point.colour:
         if needed <= x.high:
             parts.append(svg.line(px, py, x(needed), y(1), f"reach {colour}"))
@@ -145,7 +145,7 @@ def _point(point: _Point, x: svg.Scale, y: svg.Scale) -> list[Markup]:
             parts.append(svg.line(px, py, x(x.high), y(edge), f"reach {colour}"))
     if point.low is not None and point.high is not None:
         parts.append(svg.line(px, y(point.low), px, y(point.high), f"whisker {colour}"))
-    about = f"{one_line(point.arm.name)}: {ratio(point.speedup)}, acceptance length {point.length:.2f}"
+    about = f"{one_line(point.arm.name)}: {ratio(point.speedup)}, {point.length:.2f} tokens per forward pass"
     parts.append(svg.marker(point.colour, px, py, 4.5, f"dot {colour}", hover=about))
     return parts
 
@@ -192,7 +192,7 @@ def _scatter_words(points: list[_Point], base_speed: float) -> str:
     return (
         f"{count(len(points), 'arm')}; plain decoding runs at {number(base_speed)} tok/s. "
         f"{above} of {len(points)} lie above that line. Fastest: {one_line(best.arm.name)} with "
-        f"{ratio(best.speedup)} at acceptance length {best.length:.2f}. All figures are in the table of arms."
+        f"{ratio(best.speedup)} at {best.length:.2f} tokens per forward pass. All figures are in the table of arms."
     )
 
 

@@ -110,7 +110,8 @@ def predictions(
         launched = first.get(arm.arm_id)
         if launched is not None:
             hypothesis = launched.hypothesis
-            speed, point = launched.e2e_tok_per_s, arm.first
+            point = arm.first
+            speed = launched.e2e_tok_per_s if point is None else point.e2e_tok_per_s
             yield Prediction(
                 arm.name,
                 predicted_tok_per_s=hypothesis.predicted_tok_per_s,

@@ -109,8 +109,8 @@ def _fastest(best: ArmSummary, study: Study, arms: Sequence[ArmSummary]) -> list
     load = best.first
     assert load is not None
     text = f"{_name(best)} is fastest: {times(load.speedup)} of plain decoding {_basis(load, study)}"
-    if load.acceptance_length is not None:
-        text += f", acceptance length {load.acceptance_length.value:.2f}"
+    if load.tokens_per_pass is not None:
+        text += f", {load.tokens_per_pass:.2f} tokens per forward pass"
     return [f"{text}.", *_ties(best, arms), *_output_caveat(load)]
 
 
@@ -158,15 +158,15 @@ def _nothing_faster(study: Study, compared: Sequence[ArmSummary]) -> list[str]:
 
 
 def _why_not(arm: ArmSummary, load: LoadSummary) -> list[str]:
-    length, needed = load.acceptance_length, arm.break_even_acceptance_length
-    if length is None:
+    tokens, needed = load.tokens_per_pass, arm.break_even_tokens_per_pass
+    if tokens is None:
         return []
-    if load.verdict == "CANNOT_TELL" or needed is None or needed <= length.value:
-        return [f"Its acceptance length is {length.value:.2f}."]
+    makes = f"It makes {tokens:.2f} tokens per forward pass"
+    if load.verdict == "CANNOT_TELL" or needed is None or needed <= tokens:
+        return [f"{makes}."]
     about = "about " if arm.break_even_approximate else ""
-    return [
-        f"Its acceptance length {length.value:.2f} is below the {about}{needed:.2f} that would break even."
-    ]
+    beyond = ", more than this draft length can give" if arm.break_even_reachable is False else ""
+    return [f"{makes} and needs {about}{needed:.2f} to pay off{beyond}."]
 
 
 def _stopped_early(arms: Sequence[ArmSummary]) -> list[str]:

@@ -44,6 +44,10 @@ class LoadTable:
     axis: Markup
     rows: tuple[ArmRow, ...]
 
+    @property
+    def named_loads(self) -> list[tuple[str, LoadSummary]]:
+        return [(row.arm.name, row.load) for row in self.rows]
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -164,6 +168,9 @@ def _environment() -> Environment:
         phase_class=bars.phase_class,
         part_class=bars.part_class,
         more_needed=words.more_needed,
+        acceptance_words=words.acceptance_words,
+        tokens=words.tokens_words,
+        arm_break_even=words.arm_break_even,
     )
     environment.globals.update(
         commands_of=commands_of,
@@ -173,6 +180,8 @@ def _environment() -> Environment:
         unknown=words.UNKNOWN,
         shown_rows=SHOWN_ROWS,
         count=words.count,
+        break_even_words=words.break_even_words,
+        drift_note=words.drift_note,
         saved_by_early_ends=words.saved_by_early_ends,
     )
     return environment

@@ -10,7 +10,10 @@ from spectune.report.words import (
     SIMULATED,
     UNKNOWN,
     VERDICT_WORDS,
+    acceptance_words,
+    arm_break_even,
     count,
+    drift_note,
     listing,
     measured,
     milliseconds,
@@ -20,6 +23,7 @@ from spectune.report.words import (
     saved_by_early_ends,
     seconds,
     times,
+    tokens_words,
     visible,
 )
 
@@ -78,18 +82,17 @@ def _arms(summary: StudySummary) -> list[str]:
             if load is None:
                 continue
             name = f"**{escape(arm.name)}**" if arm.arm_id == summary.best_arm_id else escape(arm.name)
-            needed = arm.break_even_acceptance_length if load is arm.first else None
             speedup = "1.00x" if arm.is_baseline else times(load.speedup)
             speed = load.e2e_tok_per_s.value if load.e2e_tok_per_s else None
-            length = load.acceptance_length.value if load.acceptance_length else None
             rows.append(
                 [
                     name,
                     number(speed),
                     speedup,
                     _verdict(arm, load),
-                    UNKNOWN if length is None else f"{length:.2f}",
-                    UNKNOWN if needed is None else f"{needed:.2f}",
+                    "1" if arm.is_baseline else tokens_words(load.tokens_per_pass),
+                    arm_break_even(arm) if load is arm.first else UNKNOWN,
+                    acceptance_words(load),
                     _parity(load),
                 ]
             )
@@ -99,11 +102,14 @@ def _arms(summary: StudySummary) -> list[str]:
                 "tok/s",
                 "speedup",
                 "verdict",
+                "tokens per forward pass",
+                "needed to pay off",
                 "acceptance length",
-                "breaks even at",
                 "same text",
             ]
-            parts += [f"## Arms at {label}", table(header, rows, right=(1, 2, 4, 5, 6))]
+            parts += [f"## Arms at {label}", table(header, rows, right=(1, 2, 4, 5, 6, 7))]
+            note = drift_note((a.name, load) for a in summary.arms for load in a.loads if load.label == label)
+            parts += [f"{escape(note[0].upper() + note[1:], limit=600)}."] if note else []
     if parts:
         level, margin = percent(summary.study.level), percent(summary.study.margin)
         parts.append(
@@ -159,7 +165,8 @@ def _acceptance(summary: StudySummary) -> list[str]:
         rows.append(
             [
                 escape(arm.name),
-                measured(load.acceptance_length),
+                tokens_words(load.tokens_per_pass),
+                f"{measured(load.acceptance_length)}{_of_passes(load)}",
                 number(weighted),
                 percent(load.acceptance_rate),
                 " · ".join(percent(r) for r in load.accepted_per_position or ()) or UNKNOWN,
@@ -170,13 +177,18 @@ def _acceptance(summary: StudySummary) -> list[str]:
         return []
     header = [
         "arm",
-        "length, by token",
+        "tokens per forward pass",
+        "acceptance length",
         "by request",
         "accepted / drafted",
         "kept, by position",
         "kept, given all before",
     ]
-    return ["## Acceptance", table(header, rows, right=(1, 2, 3))]
+    return ["## Acceptance", table(header, rows, right=(1, 2, 3, 4))]
+
+
+def _of_passes(load: LoadSummary) -> str:
+    return f" in {percent(load.verify_step_frac)} of passes" if load.skips_passes else ""
 
 
 def _categories(summary: StudySummary) -> list[str]:

@@ -9,7 +9,17 @@ from spectune.domain.interval import Interval
 from spectune.explain.records import Explanation, PredictedAgainstMeasured, Schedule
 from spectune.explain.schedule import SGLANG_CONFIG_FILE, vllm_flag
 from spectune.report.markdown_text import block, escape, table
-from spectune.report.words import UNKNOWN, measured, milliseconds, number, percent, ratio, times
+from spectune.report.words import (
+    UNKNOWN,
+    break_even_words,
+    measured,
+    milliseconds,
+    number,
+    percent,
+    ratio,
+    times,
+    tokens_words,
+)
 
 MAX_ACTIONS = 6
 MAX_ROWS = 40
@@ -45,13 +55,20 @@ def _steps(explanation: Explanation) -> list[str]:
                 for part in row.parts
                 if part.is_shown
             ),
-            number(row.acceptance_length),
-            number(row.break_even_acceptance_length),
+            tokens_words(row.tokens_per_pass),
+            break_even_words(row.break_even_tokens_per_pass, row.break_even_reachable),
             number(row.zero_overhead_tok_per_s),
         ]
         for row in known[:MAX_ROWS]
     ]
-    header = ["arm", "step, ms", "its parts", "keeps", "breaks even at", "no overhead, tok/s"]
+    header = [
+        "arm",
+        "step, ms",
+        "its parts",
+        "tokens per forward pass",
+        "needed to pay off",
+        "no overhead, tok/s",
+    ]
     return [
         "## Why",
         f"**{escape(known[0].arm)}** is limited by {escape(known[0].binding_limit, limit=600)}.",

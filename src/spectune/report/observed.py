@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.acceptance import SKIPS_BELOW, AcceptanceCounts
 from spectune.domain.measurement import LoadResult
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
@@ -16,7 +16,6 @@ from spectune.domain.workload import LoadPoint
 from spectune.report import pooling
 from spectune.report.request_times import PromptTimes, arm_times, plain_times, prompt_times
 
-_SKIPS_BELOW = 0.98
 _FEW_PROMPTS = 4
 """Fewer do not show how much prompts differ."""
 
@@ -104,7 +103,7 @@ def _per_decode_step(load: LoadResult) -> AcceptanceCounts | None:
 
 def skips_steps(verify_step_frac: float | None) -> bool:
     """Whether a drafter leaves some steps without a draft (ngram, ``p_min``): length is then not tokens per step."""
-    return verify_step_frac is not None and verify_step_frac < _SKIPS_BELOW
+    return verify_step_frac is not None and verify_step_frac < SKIPS_BELOW
 
 
 def _samples(trials: Sequence[Trial], point: LoadPoint) -> list[SpeedSample]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.acceptance import SKIPS_BELOW, AcceptanceCounts
 from spectune.domain.arm import Arm, Knobs
 from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
@@ -57,8 +57,11 @@ class LoadSummary(Record):
     num_requests: int
     num_failed_requests: int
     e2e_tok_per_s: Interval | None
-    """Geometric mean over prompts; the interval is the spread over prompts, not over launches."""
+    """Geometric mean over prompts; the interval is the spread over prompts, not over launches. Of a compared arm: plain
+    decoding's times the speedup, so that a drift of the machine between launches is in neither."""
     decode_tok_per_s: Interval | None
+    drift_correction: float | None = None
+    """By which both were multiplied; ``None``: they are as measured."""
     output_tok_per_s: float | None
     """All output tokens / duration."""
     median_ttft_s: float | None
@@ -105,6 +108,18 @@ class LoadSummary(Record):
     contexts: tuple[ContextSummary, ...] = ()
     """Empty where all contexts are about as long, or requests do not carry their own acceptance."""
 
+    @property
+    def skips_passes(self) -> bool:
+        """Whether it leaves some forward passes without a draft: then only tokens per pass compare with other arms."""
+        return self.verify_step_frac is not None and self.verify_step_frac < SKIPS_BELOW
+
+    @property
+    def tokens_per_pass(self) -> float | None:
+        """Tokens per forward pass, passes without a draft included; ``None``: unknown."""
+        if self.acceptance_length is None or self.tokens_per_decode_step is None or not self.verify_step_frac:
+            return None
+        return self.tokens_per_decode_step if self.skips_passes else self.acceptance_length.value
+
 
 class ArmSummary(Record):
     """One arm of the study over its repetitions."""
@@ -123,6 +138,8 @@ class ArmSummary(Record):
     """Cost of a decode step in baseline steps, at the first load point; time before the first token is not in it."""
     break_even_tokens_per_pass: float | None = None
     """Tokens per forward pass at which decoding is as fast as without speculation."""
+    break_even_reachable: bool | None = None
+    """False: more than its draft length can give. ``None``: unknown."""
     break_even_acceptance_length: float | None = None
     break_even_approximate: bool = False
     loads: tuple[LoadSummary, ...] = ()

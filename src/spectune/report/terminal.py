@@ -24,6 +24,7 @@ from spectune.report.words import (
     VERDICT_MARKS,
     VERDICT_WORDS,
     bounds_of_ratio,
+    drift_note,
     listing,
     measured,
     number,
@@ -32,6 +33,7 @@ from spectune.report.words import (
     ratio,
     seconds,
     times,
+    tokens_words,
 )
 
 LOG_LINES = 6
@@ -103,7 +105,14 @@ def _result_lines(summary: StudySummary, trial: TrialSummary) -> Iterable[tuple[
         Text(f"{measured(trial.e2e_tok_per_s)} tok/s at {trial.load or UNKNOWN}, decode {decoding}"),
     )
     if not trial.is_baseline:
-        yield "speedup", Text.assemble(f"{times(trial.speedup)}  ", _verdict_text(trial.verdict))
+        against = ""
+        if trial.speedup is not None and trial.e2e_tok_per_s is not None:
+            plain = trial.e2e_tok_per_s.value / trial.speedup.value
+            against = f"  plain decoding before and after: {number(plain)} tok/s"
+        yield (
+            "speedup",
+            Text.assemble(f"{times(trial.speedup)}  ", _verdict_text(trial.verdict), (against, "dim")),
+        )
     if trial.ended_early is not None:
         saved = trial.ended_early.saved_s
         spared = "" if saved is None else f"; about {seconds(saved)} saved"
@@ -111,7 +120,7 @@ def _result_lines(summary: StudySummary, trial: TrialSummary) -> Iterable[tuple[
     if trial.acceptance_length is not None:
         rates = " ".join(percent(r) for r in (trial.accepted_per_position or ())[:8])
         by_position = f", kept by position {rates}" if rates else ""
-        yield "acceptance", Text(f"{measured(trial.acceptance_length)} tokens/step{by_position}")
+        yield "acceptance", Text(f"{measured(trial.acceptance_length)} tokens per drafted step{by_position}")
     if trial.parity_frac is not None:
         yield "same text", Text(f"{percent(trial.parity_frac)} of outputs equal plain decoding's")
     verdict = trial.hypothesis.verdict
@@ -153,6 +162,8 @@ def study_tables(summary: StudySummary) -> RenderableType:
         table = _arms_table(summary, label)
         if table is not None:
             parts.append(table)
+            note = drift_note((a.name, load) for a in summary.arms for load in a.loads if load.label == label)
+            parts += [Text(note, style="dim")] if note else []
     waiting = [f"{one_line(a.name, limit=40)} ({a.status_words})" for a in summary.arms if not a.loads]
     if waiting:
         parts.append(Text(f"Without a whole measurement: {listing(waiting)}", style="dim"))
@@ -191,7 +202,7 @@ def _arms_table(summary: StudySummary, label: str) -> Table | None:
     table.add_column("tok/s", justify="right", no_wrap=True)
     table.add_column("speedup", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("accept\nlength", justify="right", no_wrap=True)
+    table.add_column("tokens\n/pass", justify="right", no_wrap=True)
     table.add_column("same\ntext", justify="right", no_wrap=True)
     for arm, load in pairs[:MAX_ROWS]:
         best = arm.arm_id == summary.best_arm_id and load is arm.first
@@ -207,7 +218,6 @@ def _cells(arm: ArmSummary, load: LoadSummary) -> list[Text]:
     else:
         speedup = f"{ratio(load.speedup.value)} {bounds_of_ratio(load.speedup)}".strip()
         verdict = _verdict_text(load.verdict)
-    length = load.acceptance_length
     parity = load.parity
     equal = UNKNOWN
     if parity is not None and parity.equal_frac is not None:
@@ -217,7 +227,7 @@ def _cells(arm: ArmSummary, load: LoadSummary) -> list[Text]:
         Text(number(load.e2e_tok_per_s.value if load.e2e_tok_per_s else None)),
         Text(speedup),
         verdict,
-        Text(UNKNOWN if length is None else f"{length.value:.2f}"),
+        Text("1" if arm.is_baseline else tokens_words(load.tokens_per_pass)),
         Text(equal),
     ]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from spectune.domain.interval import Interval
 from spectune.domain.sizes import in_bytes
 from spectune.domain.statistics import Verdict
-from spectune.report.records import LoadSummary, StudyTime
+from spectune.report.records import ArmSummary, LoadSummary, StudyTime
 
 UNKNOWN = "–"
 SIMULATED = "simulated engine: not a measurement"
@@ -130,6 +130,51 @@ def count(amount: int, noun: str) -> str:
     if amount == 1:
         return f"1 {noun}"
     return f"{amount} {noun}{'es' if noun.endswith(('ch', 's', 'x')) else 's'}"
+
+
+_DRIFT_TOLD = 0.01
+
+
+def drift_note(loads: Iterable[tuple[str, LoadSummary]]) -> str:
+    """Says that speeds were corrected, and what they were as measured; empty where they are as measured."""
+    moved = [
+        f"{one_line(name, limit=40)} {number(load.e2e_tok_per_s.value / load.drift_correction)}"
+        for name, load in loads
+        if load.e2e_tok_per_s and load.drift_correction and abs(load.drift_correction - 1) > _DRIFT_TOLD
+    ]
+    if not moved:
+        return ""
+    return (
+        "tok/s and speedup are both corrected for the machine's drift between launches "
+        f"(tok/s as measured: {listing(moved)})"
+    )
+
+
+def acceptance_words(load: LoadSummary) -> str:
+    """The acceptance length, with the share of passes that it is of where a drafter skips some."""
+    if load.acceptance_length is None:
+        return UNKNOWN
+    of = f" in {percent(load.verify_step_frac)} of passes" if load.skips_passes else ""
+    return f"{load.acceptance_length.value:.2f}{of}"
+
+
+def tokens_words(value: float | None) -> str:
+    """Tokens per forward pass."""
+    return UNKNOWN if value is None else f"{value:.2f}"
+
+
+def break_even_words(needed: float | None, reachable: bool | None, *, approximate: bool = False) -> str:
+    """Tokens per forward pass needed to pay off, or that the draft length cannot give so many."""
+    if needed is None:
+        return UNKNOWN
+    about = "≈ " if approximate else ""
+    return f"cannot ({about}{needed:.2f})" if reachable is False else f"{about}{needed:.2f}"
+
+
+def arm_break_even(arm: ArmSummary) -> str:
+    return break_even_words(
+        arm.break_even_tokens_per_pass, arm.break_even_reachable, approximate=arm.break_even_approximate
+    )
 
 
 def more_needed(load: LoadSummary) -> str:
