@@ -12,11 +12,13 @@ from fake_server_fixture import Answer, FakeEngine, always, chunked, fake_engine
 from spectune.bench.answer import MAX_TEXT_CHARS
 from spectune.bench.answer import Answer as StreamedAnswer
 from spectune.bench.client import StreamingClient
+from spectune.cli.main import build_parser
 from spectune.domain.measurement import RequestRecord
 from spectune.domain.workload import Prompt, Sampling
 from spectune.engines.adapter import FinalFields
 from spectune.engines.fake import FakeAdapter
 from spectune.engines.registry import adapter_for
+from spectune.study_file.schema import WorkloadSpec
 from spectune.transport import HttpClient
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -98,6 +100,14 @@ def test_a_chat_body_holds_what_was_asked_and_extra_body_wins() -> None:
             "top_p": 0.9,
         }
     ]
+
+
+def test_no_seed_is_sent_unless_one_is_asked_for() -> None:
+    """A seeded request takes vLLM's whole batch off its fast sampler."""
+    _, bodies = run_scripted(answer_with(*GOOD))
+    assert "seed" not in bodies[0]
+    assert WorkloadSpec().seed is None
+    assert build_parser().parse_args(["bench", "http://h:1"]).seed is None
 
 
 def test_a_completions_body_holds_the_prompt_as_it_is() -> None:

@@ -69,6 +69,14 @@ def test_other_machines_divide_speedups_and_say_so() -> None:
     assert "baseline is what speedups are against" in (cell(found, "baseline").why_not or "")
 
 
+def test_a_seed_makes_no_difference_between_greedy_requests() -> None:
+    rng = random.Random(3)
+    found = compare_studies([drawn(rng), drawn(rng, sampling=Sampling(seed=0))])
+    check = found.studies[1].comparability
+    assert check is not None
+    assert [d.aspect for d in check.differences] == []
+
+
 def test_other_sampling_is_never_divided() -> None:
     rng = random.Random(4)
     found = compare_studies([drawn(rng), drawn(rng, sampling=Sampling(temperature=0.7))])

@@ -340,6 +340,14 @@ def test_a_running_limit_set_for_one_arm_only_is_named() -> None:
     assert "runs-differ-in-settings" in codes(result, "warning")
 
 
+def test_no_more_than_4096_sizes_of_a_batch_are_kept_and_known_ones_still_count() -> None:
+    """Of a log that invents sizes; each line has requests waiting and at least the limit of 48 running."""
+    lines = [decode_line(2.2, running=48 + n).replace("#queue-req: 0", "#queue-req: 1") for n in range(5000)]
+    (run,) = runs_of([*arm()[:2], *lines, lines[0]])
+    assert run.speed.windows == 5001
+    assert run.speed.windows_at_cap == 4096 + 1
+
+
 def test_B17_B24_kv_caches_of_different_size_are_shown() -> None:
     pool = "[2026-03-24 10:03:00] max_total_num_tokens={}, chunked_prefill_size=4096, max_running_requests=48, context_len=8192"
     result = judged(*(runs_of([*arm()[:1], pool.format(n), *arm()[1:]]) for n in (1175056, 1562880)))

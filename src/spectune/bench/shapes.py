@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from time import perf_counter
 
 from spectune.domain.workload import LoadPoint, Prompt
 from spectune.errors import BadInput
@@ -65,7 +64,8 @@ async def _open_loop(
     on_late: Callable[[float], None],
 ) -> None:
     rng = random.Random(rng_seed)  # noqa: S311
-    start_s = perf_counter()
+    now = asyncio.get_running_loop().time
+    start_s = now()
     due_s = 0.0
     due_times: list[float] = []
     for _ in prompts:
@@ -73,8 +73,8 @@ async def _open_loop(
         due_times.append(start_s + due_s)
 
     async def arrival(prompt: Prompt, due_s: float) -> None:
-        await asyncio.sleep(max(0.0, due_s - perf_counter()))
-        on_late(perf_counter() - due_s)
+        await asyncio.sleep(max(0.0, due_s - now()))
+        on_late(now() - due_s)
         await send(prompt)
 
     await _all_of(arrival(prompt, due_s) for prompt, due_s in zip(prompts, due_times, strict=True))

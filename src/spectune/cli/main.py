@@ -127,7 +127,7 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     bench.add_argument("--max-tokens", type=_positive, default=128, help="per answer (default: %(default)s)")
     bench.add_argument("--temperature", type=float, default=0.0, help="default: 0, greedy")
-    bench.add_argument("--seed", type=int, default=0, help="sampling seed (default: %(default)s)")
+    bench.add_argument("--seed", type=int, default=None, help="sampling seed (default: none is sent)")
     bench.add_argument("--ignore-eos", action="store_true", help="always generate --max-tokens")
     bench.add_argument("--extra-body", help="JSON object merged into every request body")
     bench.add_argument(

@@ -28,7 +28,8 @@ class Sampling(Record):
 
     max_tokens: int = Field(default=128, ge=1)
     temperature: float = Field(default=0.0, ge=0)
-    seed: int | None = 0
+    seed: int | None = None
+    """Sent only where it is asked for: a seeded request takes vLLM's whole batch off its fast sampler."""
     ignore_eos: bool = False
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Merged last into every request body."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from spectune.domain.parity import effective_temperature
 from spectune.domain.record import Record
+from spectune.domain.workload import Sampling
 from spectune.exchange.loaded import LoadedStudy
 
 Aspect = Literal["engine", "version", "machine", "target", "prompts", "sampling"]
@@ -117,7 +119,13 @@ def _value(loaded: LoadedStudy, aspect: Aspect) -> object:
         return tuple(sorted({_model_name(arm.target) for arm in study.arms}))
     if aspect == "prompts":
         return tuple(sorted(loaded.prompt_keys.values()))
-    return (study.workload.api, study.workload.sampling.model_dump_json())
+    return (study.workload.api, _asked(study.workload.sampling).model_dump_json())
+
+
+def _asked(sampling: Sampling) -> Sampling:
+    """Greedy requests are the same with any seed and with none."""
+    greedy = effective_temperature(sampling) == 0
+    return sampling.model_copy(update={"seed": None}) if greedy else sampling
 
 
 def _model_name(target: str) -> str:
@@ -141,7 +149,8 @@ def _shown(loaded: LoadedStudy, aspect: Aspect, value: object) -> str:
         s = study.workload.sampling
         end = ", end of text ignored" if s.ignore_eos else ""
         extra = f", extra {s.extra_body}" if s.extra_body else ""
-        limits = f"temperature {s.temperature:g}, at most {s.max_tokens} tokens, seed {s.seed}"
+        seed = "no seed" if s.seed is None else f"seed {s.seed}"
+        limits = f"temperature {s.temperature:g}, at most {s.max_tokens} tokens, {seed}"
         return f"{limits}, {study.workload.api}{end}{extra}"
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
