@@ -362,13 +362,17 @@ def test_what_is_there_is_replaced_only_when_asked(draft: Path, target: Path, tm
     export(draft, target, tmp_path / "out", "vllm")
     with pytest.raises(BadInput, match="exists; give --force"):
         export(draft, target, tmp_path / "out", "vllm")
-    (tmp_path / "out" / "vllm" / "stale").touch()
     export(draft, target, tmp_path / "out", "vllm", force=True)
     assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == [
         "config.json",
         "model.safetensors",
         "vllm",
     ]
+    notes = tmp_path / "out" / "vllm" / "notes.md"
+    notes.touch()
+    with pytest.raises(BadInput, match=r"holds notes\.md"):
+        export(draft, target, tmp_path / "out", "vllm", force=True)
+    assert notes.exists()
 
 
 def test_a_cut_source_is_one_error(draft: Path, target: Path, tmp_path: Path) -> None:

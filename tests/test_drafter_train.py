@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from spectune.checkpoints.read import read_checkpoint  # noqa: E402
 from spectune.drafter.config import read_draft_config  # noqa: E402
 from spectune.drafter.model import load_draft  # noqa: E402
 from spectune.drafter.options import StepReport, TrainOptions, TrainResult  # noqa: E402
+from spectune.drafter.run_dir import RunDir  # noqa: E402
 from spectune.drafter.target import find_decoder_layers, load_target  # noqa: E402
 from spectune.drafter.train import Cadence, train  # noqa: E402
 from spectune.errors import BadInput, EnvironmentFailed  # noqa: E402
@@ -530,3 +532,29 @@ def test_rows_longer_than_the_target_reads_are_refused(inputs: dict[str, Any], t
     short = str(write_tiny_target(tmp_path / "short", max_position_embeddings=16))
     with pytest.raises(BadInput, match=r"reads at most 16; give --max-length 16"):
         train(OPTIONS, out=tmp_path / "run", **{**inputs, "target_source": short})
+
+
+def test_a_copy_of_a_checkpoint_and_notes_in_one_are_the_users(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    weights = {"w": torch.zeros(2)}
+    run.save(1, model=weights, optimizer=weights)
+    kept = tmp_path / "checkpoints" / "step-00000001-best"
+    shutil.copytree(tmp_path / "checkpoints" / "step-00000001", kept)
+    notes = tmp_path / "checkpoints" / "step-00000001" / "notes.md"
+    notes.write_text("the best so far", encoding="utf-8")
+    for step in (2, 3, 4):
+        run.save(step, model=weights, optimizer=weights)
+    assert [folder.name for folder in run.checkpoints()] == ["step-00000003", "step-00000004"]
+    assert sorted(path.name for path in kept.iterdir()) == [
+        "model.safetensors",
+        "optimizer.safetensors",
+        "state.json",
+    ]
+    assert [path.name for path in notes.parent.iterdir()] == ["notes.md"]
+
+
+def test_another_programs_run_json_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"wandb": 1}', encoding="utf-8")
+    with pytest.raises(BadInput, match="not the description of a run"):
+        RunDir(tmp_path).begin({"rows": "abc"})
+    assert (tmp_path / "run.json").read_text(encoding="utf-8") == '{"wandb": 1}'

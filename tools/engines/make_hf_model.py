@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 from spectune.drafter.hf_form import write_hf_form
 from spectune.embedded.models import TARGET, data_home, embedded_target_path
 from spectune.errors import SpectuneError
+from spectune.store.replacing import replace_folder
 
 
 def say(started: float, text: str) -> None:
@@ -85,9 +86,7 @@ def main() -> int:
             print(f"the converted model answers {options.ask!r} with {answer!r}", file=sys.stderr)
             return 1
         say(started, f"answer: {answer!r}")
-        if options.out.exists():
-            shutil.rmtree(options.out)
-        making.rename(options.out)
+        replace_folder(making, options.out)
     except SpectuneError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -23,6 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 from spectune.embedded.models import TARGET, data_home, embedded_target_path
+from spectune.store.replacing import replace_folder
 
 NUM_AUX_LAYERS = 3
 """Hidden states an EAGLE-3 draft reads: of a low, a middle and a high layer of the target."""
@@ -243,9 +244,7 @@ def main() -> int:
     making = Path(tempfile.mkdtemp(prefix=f".{options.out.name}-", dir=options.out.parent))
     try:
         write_folder(making, config, weights, target_ids)
-        if options.out.exists():
-            shutil.rmtree(options.out)
-        making.rename(options.out)
+        replace_folder(making, options.out)
     finally:
         shutil.rmtree(making, ignore_errors=True)
     print(f"wrote {options.out}")

@@ -27,6 +27,7 @@ from spectune.drafter.extra import needed
 from spectune.embedded.models import TARGET, data_home, fetch_embedded_target
 from spectune.engines.flags import flag_args
 from spectune.errors import BadInput
+from spectune.store.replacing import check_replaceable
 from spectune.store.study_dir import write_atomically
 
 STREAMS = 16
@@ -168,6 +169,8 @@ class _Demo:
                     f"{self.out}: holds a demo of another size; give the --scale it was begun with "
                     f"({known.get('scale') if isinstance(known, dict) else '?'}), or another --dir"
                 )
+        names = ("data.yaml", "serve.yaml", "held-out.jsonl", "results", "report.md", "report.html")
+        check_replaceable(str(self.out), self.out, names=names, marks=["demo.json"])
         write_atomically(path, json.dumps(asked, indent=1) + "\n")
 
     def _target(self) -> tuple[Path, Path]:

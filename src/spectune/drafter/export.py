@@ -32,6 +32,7 @@ from spectune.drafter.gguf_write import decode_q8_0, write_gguf
 from spectune.drafter.inspect import layer_inputs
 from spectune.drafter.weights import Weight, read_weights, write_weights
 from spectune.errors import BadInput, EnvironmentFailed
+from spectune.store.replacing import check_made_anew, replace_folder
 
 FORMS = ("sglang", "vllm", "speculators", "llamacpp")
 _ENGINE = {"speculators": "vllm"}
@@ -136,10 +137,14 @@ def _make_all(
         raise EnvironmentFailed(f"{request.out}: {error.strerror or error}") from error
     try:
         exported = tuple(_make(form, making, place, draft, target, request) for form, place in places.items())
+        folders = [place for place in places.values() if (making / place.name).is_dir()]
+        for place in folders:
+            check_made_anew(making / place.name, place)
         for place in places.values():
-            if place.is_dir():
-                place.rename(making / f"{place.name}.old")
-            (making / place.name).replace(place)
+            if place in folders:
+                replace_folder(making / place.name, place)
+            else:
+                (making / place.name).replace(place)
     except OSError as error:
         raise EnvironmentFailed(f"{request.out}: could not be written: {error.strerror or error}") from error
     finally:

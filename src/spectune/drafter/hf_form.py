@@ -16,6 +16,7 @@ from typing import Any
 
 from spectune.drafter.extra import needed
 from spectune.errors import BadInput, EnvironmentFailed
+from spectune.store.replacing import replace_folder
 
 _PER_MODEL = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -154,7 +155,7 @@ def _tokenizer_of(meta: _Metadata) -> Any:
 
 
 def write_hf_form(gguf_path: Path, folder: Path) -> Path:
-    """``folder``, which appears whole or not at all; one that is there is replaced."""
+    """``folder``, which appears whole or not at all; it replaces one that holds nothing else. Raises ``BadInput``."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         making = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -163,9 +164,7 @@ def write_hf_form(gguf_path: Path, folder: Path) -> Path:
             making.chmod(0o755)
             for path in making.iterdir():
                 path.chmod(0o644)
-            if folder.exists():
-                shutil.rmtree(folder)
-            making.rename(folder)
+            replace_folder(making, folder)
         finally:
             shutil.rmtree(making, ignore_errors=True)
     except OSError as error:

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spectune.errors import BadInput, EnvironmentFailed
+from spectune.store.replacing import replace_folder
 from spectune.store.study_dir import write_atomically
 
 Ints = npt.NDArray[Any]
@@ -235,8 +236,7 @@ def _write_rows(
                 f"{folder.parent}: begun with other settings: rows was {expected}, now {fingerprint}; give the data "
                 "it began with, or another --out"
             )
-        shutil.rmtree(folder, ignore_errors=True)
-        scratch.rename(folder)
+        replace_folder(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

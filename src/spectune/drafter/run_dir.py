@@ -20,6 +20,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,11 +34,13 @@ from spectune.drafter.features import read_tensors
 from spectune.drafter.files import disk_failure, write_tensors
 from spectune.drafter.options import StepReport, TrainResult
 from spectune.errors import BadInput, EnvironmentFailed
+from spectune.store.replacing import remove_files, replace_folder
 from spectune.store.study_dir import write_atomically
 
 _KEPT_CHECKPOINTS = 2
-_OURS = ("checkpoints", "draft", "result.json")
+_OURS = ("checkpoints", "draft", "result.json", "progress.jsonl")
 """What is written into a run only after its ``run.json``."""
+_STEP = re.compile(r"step-\d{8}")
 _SHOWN = 60
 
 
@@ -79,7 +82,7 @@ class RunDir:
             yield
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("w") as lock:
+        with (self.path / "lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -93,8 +96,8 @@ class RunDir:
 
         Before the first checkpoint there is nothing to keep apart, and a first try may have failed.
         """
+        self.check(description)
         if self._has_begun():
-            self.check(description)
             return
         self.path.mkdir(parents=True, exist_ok=True)
         _write_text(self.path / "run.json", json.dumps(description, indent=1) + "\n")
@@ -107,14 +110,16 @@ class RunDir:
                 f"{self.path}: holds {foreign[0]} and no run.json: not a run, so nothing of it is replaced; give "
                 "another --out"
             )
-        if not self._has_begun():
+        if not file.exists():
             return
         try:
             before = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise BadInput(f"{file}: not JSON: {error}; give another --out") from error
-        if not isinstance(before, dict):
+        if not isinstance(before, dict) or not before.keys() & description.keys():
             raise BadInput(f"{file}: not the description of a run; give another --out")
+        if not self._has_begun():
+            return
         # Only what has been recorded counts: an option added by a later version has its default.
         changed = _differences({key: before[key] for key in description if key in before}, description)
         if changed:
@@ -158,7 +163,8 @@ class RunDir:
     def checkpoints(self) -> list[Path]:
         """Whole ones, oldest first."""
         folder = self.path / "checkpoints"
-        return sorted(p.parent for p in folder.glob("step-*/state.json")) if folder.is_dir() else []
+        found = folder.glob("step-*/state.json") if folder.is_dir() else ()
+        return sorted(file.parent for file in found if _STEP.fullmatch(file.parent.name))
 
     def save(self, step: int, *, model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:
         """Whole or not at all; older ones beyond the last few go only afterwards."""
@@ -170,14 +176,13 @@ class RunDir:
             write_tensors(scratch / "model.safetensors", model)
             write_tensors(scratch / "optimizer.safetensors", optimizer)
             write_atomically(scratch / "state.json", json.dumps({"step": step}) + "\n")
-            shutil.rmtree(final, ignore_errors=True)
-            scratch.rename(final)
+            replace_folder(scratch, final)
             _flush_folder(final.parent)
         except (OSError, EnvironmentFailed) as error:
             shutil.rmtree(scratch, ignore_errors=True)
             raise disk_failure(final, error) if isinstance(error, OSError) else error from error
         for old in self.checkpoints()[:-_KEPT_CHECKPOINTS]:
-            shutil.rmtree(old)
+            remove_files(old, ("state.json", "model.safetensors", "optimizer.safetensors"))
 
     def load_last(self) -> Checkpoint | None:
         """The newest checkpoint; ``None``: there is none yet. Raises ``BadInput`` for a damaged one."""

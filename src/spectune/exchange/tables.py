@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -298,9 +299,12 @@ def write_parquet(rows: Sequence[Row], columns: dict[str, Kind], path: Path) -> 
     schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
     clean = [{k: _storable(v) for k, v in row.items()} for row in rows]
     table = pyarrow.Table.from_pylist(clean, schema=schema)
-    temporary = path.with_name(f".{path.name}.tmp")
-    pyarrow.parquet.write_table(table, temporary)
-    temporary.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        pyarrow.parquet.write_table(table, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _storable(value: Any) -> Any:

@@ -10,6 +10,7 @@ from spectune.report.html import render_html
 from spectune.report.markdown import render_markdown
 from spectune.report.records import StudySummary
 from spectune.report.summary import summarize
+from spectune.store.replacing import check_replaceable
 from spectune.store.study_dir import StudyDir, write_atomically
 
 
@@ -29,6 +30,8 @@ def write_reports(study_dir: StudyDir, *, out: Path | None = None) -> list[Path]
     }
     try:
         _check_folder(folder)
+        if out is not None:
+            check_replaceable(str(out), out, names=texts, marks=["report.json", "study.json"])
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             write_atomically(folder / name, text)

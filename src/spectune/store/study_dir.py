@@ -48,7 +48,9 @@ from spectune.domain.study import Study
 from spectune.domain.trial import SCHEMA_VERSION, Trial
 from spectune.errors import BadInput, EnvironmentFailed
 from spectune.store.numbering import numbered_apart
+from spectune.store.replacing import check_lock_text, check_replaceable
 
+REPORTS = ("report.md", "report.html", "report.json")
 _ENDED = "trial.json"
 _FILES_OF_A_TRIAL = ("plan.json", "server.log", "requests.jsonl", "result.json")
 _RANK_LOG = re.compile(r"server-rank[1-9][0-9]{0,2}\.log")
@@ -258,7 +260,11 @@ class StudyDir:
 
     @classmethod
     def create(cls, path: Path, *, study: Study, source: str) -> StudyDir:
-        """A new directory; ``source`` is the text of the user's study file."""
+        """A new directory; ``source`` is the text of the user's study file.
+
+        ``BadInput`` if something that is no study would be replaced.
+        """
+        _check_new(path, source)
         try:
             (path / "trials").mkdir(parents=True, exist_ok=True)
             write_atomically(path / "study.yaml", redact_text(source))
@@ -354,10 +360,22 @@ class StudyDir:
                     f"{self.path}: its file system gives no locks ({error.strerror or error}); mount it with them "
                     "(Lustre: -o flock; NFS: without -o nolock), or keep the study elsewhere"
                 ) from error
+            file.seek(0)
+            check_lock_text(self.path / "lock", file.read(300))
             file.truncate(0)
             file.write(f"{os.getpid()} {socket.gethostname()}")
             file.flush()
             yield
+
+
+def _check_new(path: Path, source: str) -> None:
+    trials = path / "trials"
+    if trials.is_dir() and any(_TRIAL_NAME.match(trial.name) for trial in trials.iterdir()):
+        return  # a study that has lost its study.json
+    there = path / "study.yaml"
+    is_copy = there.is_file() and there.read_text(encoding="utf-8", errors="backslashreplace") == source
+    names = REPORTS if is_copy else (*REPORTS, there.name)
+    check_replaceable(str(path), path, names=names, marks=())
 
 
 def _number_of(path: Path) -> int:

@@ -79,7 +79,7 @@ class Journal:
         journal = cls(out, shards, _done=bytearray(shards.num_prompts))
         (out / "journal").mkdir(parents=True, exist_ok=True)
         (out / "parts").mkdir(exist_ok=True)
-        for leftover in [*(out / "parts").glob(".*.tmp"), *out.glob(".*.tmp")]:
+        for leftover in [*(out / "parts").glob(".part-*.parquet.*.tmp"), *out.glob(".prompts.jsonl.*.tmp")]:
             leftover.unlink()
         for number in range(len(shards)):
             journal._recover_shard(number, redo_damaged=redo_damaged, retry_failed=retry_failed)
