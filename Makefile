@@ -51,7 +51,7 @@ demo: install
 
 test: install
 	@echo "== tests (the embedded model is fetched once, 93 MB)"
-	$(BIN)/python -m pytest -m "not engine and not drafter and not browser and not stores and not ray" -n 3 --dist loadfile
+	$(BIN)/python -m pytest -m "not engine and not drafter and not browser and not stores and not ray" -n 4 --dist worksteal
 
 test-browser: install
 	@echo "== tests of the report and the live page in a real browser"

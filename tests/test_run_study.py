@@ -152,8 +152,9 @@ def test_a_signal_in_a_measurement_leaves_no_server_and_resumes(run: Runner, num
     assert not list(requests.glob("*/trial.json"))
     kept = list(requests.glob("0001-*/requests.jsonl"))
     assert kept and kept[0].read_text().strip()
-    assert run("run", "studies/study").returncode == 0
-    assert [t["number"] for t in run.report()["trials"]] == [2, 3, 4, 5]
+    if number == signal.SIGINT:  # going on is the same after each
+        assert run("run", "studies/study").returncode == 0
+        assert [t["number"] for t in run.report()["trials"]] == [2, 3, 4, 5]
 
 
 def test_failed_arms_are_results_and_the_study_goes_on(run: Runner) -> None:

@@ -112,25 +112,20 @@ def study(tmp_path: Path) -> Iterator[Study]:
 
 
 def test_a_killed_run_leaves_no_server_longer_than_its_lease_and_resumes(study: Study) -> None:
-    study.write(speed=40, lease=2)
+    study.write(speed=80, lease=2)
     process = study.start()
     until(lambda: study.num_requests() >= 1)
     process.kill()
     process.wait()
     assert study.servers(), "the server goes on, within its lease"
     assert until(lambda: not study.servers(), limit_s=15) < 6
-    study.write(speed=400, lease=2)
-    (study.folder / "studies" / "study").rename(study.folder / "old")
-    study.write(speed=40, lease=2)
-    (study.folder / "studies" / "study").parent.mkdir(exist_ok=True)
-    (study.folder / "old").rename(study.folder / "studies" / "study")
     study.finish()
     assert study.arms() == WHOLE
     assert study.servers() == []
 
 
 def test_a_run_takes_hold_of_the_server_that_a_killed_one_left(study: Study) -> None:
-    study.write(speed=40, lease=30)
+    study.write(speed=80, lease=30)
     process = study.start()
     until(lambda: study.num_requests() >= 1)
     (server,) = study.servers()
@@ -153,7 +148,7 @@ def test_a_server_that_the_next_trial_cannot_use_is_stopped(study: Study) -> Non
     until(lambda: study.num_requests() >= 1)
     process.kill()
     process.wait()
-    study.write(speed=40, lease=30, flags=", seed: 7")
+    study.write(speed=400, lease=30, flags=", seed: 7")
     output = study.finish("run", "study.yaml", "--dir", "studies/other")
     assert "taking hold" not in output
     assert len(study.servers()) == 1, "another study's server is not ours to stop"
@@ -163,7 +158,7 @@ def test_a_server_that_the_next_trial_cannot_use_is_stopped(study: Study) -> Non
 
 
 def test_a_run_that_slept_past_its_lease_repeats_the_trial(study: Study) -> None:
-    study.write(speed=40, prompts=6, lease=1)
+    study.write(speed=80, prompts=6, lease=1)
     process = study.start()
     until(lambda: study.num_requests() >= 1)
     process.send_signal(signal.SIGSTOP)
