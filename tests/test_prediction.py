@@ -58,6 +58,16 @@ def test_a_shorter_chain_is_predicted_from_the_longer_by_hand() -> None:
     assert hypothesis.expectation == "faster"
 
 
+def test_n_grams_of_another_length_get_no_number() -> None:
+    knobs = Knobs(method="ngram", num_draft_tokens=4)
+    four = Arm(name="n4", engine="llamacpp", target="m", knobs=knobs)
+    eight = four.model_copy(update={"knobs": knobs.model_copy(update={"num_draft_tokens": 8})})
+    observed = [Observation(BASE, 80.0, None, None), Observation(four, 84.0, 1.05, COUNTS)]
+    hypothesis = propose(eight, baseline=BASE, observed=observed)
+    assert hypothesis.predicted_tok_per_s is None and hypothesis.predicted_speedup is None
+    assert "says nothing of another" in hypothesis.why
+
+
 def test_two_measured_lengths_give_the_cost_of_the_one_between() -> None:
     short = AcceptanceCounts(
         num_drafts=100, num_draft_tokens=100, num_accepted_tokens=60, accepted_per_position=(60,)

@@ -17,7 +17,7 @@ from spectune.domain.hypothesis import Expectation, Hypothesis, Judgement
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import arm_facts
+from spectune.domain.prediction_shape import VARIABLE_METHODS, arm_facts
 from spectune.domain.study import ArmExpectation
 
 __all__ = ["Observation", "PredictionError", "judge_hypothesis", "prediction_error", "propose"]
@@ -116,6 +116,8 @@ def _predict(
     if model.baseline_tok_per_s(concurrency) is None:
         return None, "no baseline was measured yet, so nothing predicts a speed"
     prediction = model.predict(arm, concurrency=concurrency)
+    if arm.knobs.method in VARIABLE_METHODS and prediction.acceptance.case == "regressed":
+        return None, f"{', '.join(changed)} changed: what is looked up at one length says nothing of another"
     return prediction, _reason(prediction, model)
 
 

@@ -40,12 +40,14 @@ def explain(
     machine_ceiling_tok_per_s: float | None = None,
     first_concurrency: int | None = None,
     margin: float = 0.02,
+    detectable_frac: float | None = None,
 ) -> Explanation:
     """Needs a baseline row; ``predictions`` were written before each launch.
 
     ``imposed``: arms whose acceptance was imposed. What their steps cost goes
     into the model; they are no rows, since their speed is no result. ``tried``: arms that failed or were stopped early.
     ``winner_id``: the arm that is shown to be best, whose command ``winning_command`` is; the fastest need not be it.
+    ``detectable_frac``: the smallest difference that the measurements could show; no smaller gain is predicted.
     ``first_concurrency``: the one that the answer is about; else the lowest.
     """
     model = SpeedModel([*(row.observation for row in rows), *imposed])
@@ -68,7 +70,7 @@ def explain(
         concurrency=first,
         anchor=anchor,
         plan=plan,
-        error=_error(predictions),
+        least_gain=_least_gain(_error(predictions), detectable_frac),
         winner_id=winner_id,
         winning_command=winning_command,
     )
@@ -93,6 +95,12 @@ def explain(
         winning_request={} if winner is None else dict(winner.arm.request),
         assumptions=(*assumptions, *_unknown_times(rows)),
     )
+
+
+def _least_gain(error: ModelError | None, detectable_frac: float | None) -> float | None:
+    """A predicted gain below it is not worth a word: predictions here missed by as much, or no launch could show it."""
+    known = [x for x in (None if error is None else error.median_abs_frac, detectable_frac) if x is not None]
+    return max(known, default=None)
 
 
 def _unknown_times(rows: Sequence[MeasuredRow]) -> list[str]:

@@ -10,14 +10,17 @@ from spectune.domain.cost_model import DEFAULT_LOG_SD, SpeedModel
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of, shape_of
-from spectune.explain.limits import is_contradiction
+from spectune.explain.limits import is_contradiction, is_dead
 from spectune.explain.measured import MeasuredRow, log_sd_of, three_digits, tok_per_s_words, told_apart
-from spectune.explain.records import ActionKind, ExplainedRow, ModelError, NextAction, Schedule, WhatIf
+from spectune.explain.records import ActionKind, ExplainedRow, NextAction, Schedule, WhatIf
 from spectune.explain.rows import best_row
 from spectune.explain.step import step_of
 
 _MARGIN = 0.02
 _REACH_OF_90 = 1.645
+_AGAIN = "spectune run STUDY_DIR/study.yaml --dir STUDY_DIR --set repetitions=N"
+"""Launches that a study has are kept; what is missing is made."""
+_DEAD_SCORE = 0.03
 _TRAINING_DISCOUNT = 0.25
 """Training is slow and may not get there: its gain counts for less than a flag's (declared)."""
 
@@ -43,7 +46,7 @@ def next_actions(
     concurrency: int,
     anchor: MeasuredRow | None,
     plan: Schedule | None,
-    error: ModelError | None = None,
+    least_gain: float | None = None,
     winner_id: str | None = None,
     winning_command: str | None = None,
 ) -> tuple[NextAction, ...]:
@@ -53,7 +56,8 @@ def next_actions(
     ideas = [*_winner(best, shown, rows, model, winning_command)]
     if anchor is not None:
         by_name = {(e.arm, e.concurrency): e for e in explained}
-        ideas += _changes(what_if, best, error)
+        ideas += _changes(what_if, best, least_gain)
+        ideas += _dead(rows, concurrency)
         ideas += _drafters(rows, by_name, best)
         trained = _to_train(rows, concurrency, by_name)
         if trained is not None:
@@ -63,7 +67,7 @@ def next_actions(
             )
             ideas += _train(by_name[(trained.name, trained.concurrency)], best, most=now)
     ideas += _switch_off(plan)
-    ideas.append(_stop(ideas, best, shown, anchor))
+    ideas.append(_stop(ideas, best, shown, anchor, winning_command))
     ideas.sort(key=lambda idea: -idea.score)
     return tuple(
         NextAction(
@@ -88,7 +92,9 @@ def _to_train(
 ) -> MeasuredRow | None:
     """The fastest arm with a drafter whose depth lets it gain anything; n-grams are looked up, nothing trains them."""
     known = [
-        r for r in rows if r.concurrency == concurrency and r.has_drafter and r.tokens_per_step is not None
+        r
+        for r in rows
+        if r.concurrency == concurrency and r.has_drafter and r.tokens_per_step is not None and not is_dead(r)
     ]
     return max(known, key=lambda r: (_can_gain(by_name[(r.name, r.concurrency)]), r.tok_per_s), default=None)
 
@@ -122,12 +128,13 @@ def _winner(
         other = max(drafting, key=lambda r: r.tok_per_s, default=None)
         if other is None:
             return
+        told = told_apart(plain, other, margin=_MARGIN)
+        off = "switch speculation off" + (" with this drafter" if other.has_drafter else "")
         yield _Idea(
             "switch-off",
-            "switch speculation off" + (" with this drafter" if other.has_drafter else ""),
+            off if told else "leave speculation off: nothing measured is shown to be faster",
             f"plain decoding runs {tok_per_s_words(plain.tok_per_s)} against {three_digits(other.tok_per_s)} of the "
-            f"fastest arm with a draft, {other.name}"
-            + ("" if told_apart(plain, other, margin=_MARGIN) else "; the two are not told apart"),
+            f"fastest arm with a draft, {other.name}" + ("" if told else "; the two are not told apart"),
             _measured(plain),
             plain.tok_per_s / other.tok_per_s - 1,
             command,
@@ -141,6 +148,7 @@ def _winner(
             "launches do not show it to be faster",
             _measured(best),
             0.5 * (best.tok_per_s / shown.tok_per_s - 1),
+            _AGAIN if command is not None else None,
         )
     if not shown.is_baseline:
         gain = shown.tok_per_s / plain.tok_per_s - 1
@@ -151,6 +159,7 @@ def _winner(
                 "their figures do not fit together: no step that verifies a draft is cheaper than a plain one",
                 None,
                 gain,
+                _AGAIN if command is not None else None,
             )
             if command is None:
                 return
@@ -164,32 +173,27 @@ def _winner(
         )
 
 
-def _changes(what_if: Sequence[WhatIf], best: MeasuredRow, error: ModelError | None) -> Iterable[_Idea]:
+def _changes(what_if: Sequence[WhatIf], best: MeasuredRow, least_gain: float | None) -> Iterable[_Idea]:
     """Unmeasured settings that may beat the best; the most promising of each factor.
 
-    A gain smaller than what predictions here were off by is not promised.
+    None whose predicted gain is below ``least_gain``: what predictions here were off by, or what noise hides.
     """
     limit = best.tok_per_s * (1 + _MARGIN)
-    factors = ("num_draft_tokens", "num_steps", "cuda_graphs")
-    for factor in factors:
+    for factor in ("num_draft_tokens", "num_steps", "cuda_graphs"):
         options = [w for w in what_if if w.factor == factor and w.concurrency == best.concurrency]
         if not options:
             continue
         top = max(options, key=lambda w: w.predicted_tok_per_s.value)
         speed = top.predicted_tok_per_s
-        reach = speed.high or speed.value
-        if reach <= limit:
+        reach, gain = speed.high or speed.value, speed.value / best.tok_per_s - 1
+        if reach <= limit or (least_gain is not None and gain <= least_gain):
             continue
-        gain = speed.value / best.tok_per_s - 1
-        trusted = error is None or gain > error.median_abs_frac
-        likely = speed.value > limit and trusted
+        likely = speed.value > limit
         word = "predicted to be faster" if likely else "may be faster, and is worth one launch"
         sd = log_sd_of(speed, reach=_REACH_OF_90)
-        if trusted and sd is not None:
+        if sd is not None:
             chance = LogEstimate(speed.value, sd).chance_above(limit)
             word += f" ({chance:.0%} chance to beat {best.name} by {_MARGIN:.0%})"
-        elif not trusted and error is not None:
-            word += f" (predictions here were off by {error.median_abs_frac:.0%} in the median of {error.n})"
         yield _Idea(
             "change-flag" if likely else "measure",
             f"measure {top.arm} with {top.change}",
@@ -198,6 +202,22 @@ def _changes(what_if: Sequence[WhatIf], best: MeasuredRow, error: ModelError | N
             gain if likely else min(0.01, max(0.001, reach / best.tok_per_s - 1) / 10),
             unmeasured=True,
         )
+
+
+def _dead(rows: Sequence[MeasuredRow], concurrency: int) -> Iterable[_Idea]:
+    """A drafter of which next to nothing is kept is broken, or not the target's: no training and no flag mends that."""
+    for row in rows:
+        if row.concurrency == concurrency and row.has_drafter and is_dead(row):
+            yield _Idea(
+                "check",
+                f"find out why the drafts of {row.name} are all rejected",
+                "a draft made for another target, read at the wrong layers or not loaded is rejected like this; no "
+                "training and no other draft length changes it",
+                None,
+                _DEAD_SCORE,
+                "spectune diagnose STUDY_DIR",
+            )
+            return
 
 
 def _drafters(
@@ -300,7 +320,13 @@ def _switch_off(plan: Schedule | None) -> Iterable[_Idea]:
         )
 
 
-def _stop(ideas: Sequence[_Idea], best: MeasuredRow, shown: MeasuredRow, anchor: MeasuredRow | None) -> _Idea:
+def _stop(
+    ideas: Sequence[_Idea],
+    best: MeasuredRow,
+    shown: MeasuredRow,
+    anchor: MeasuredRow | None,
+    command: str | None,
+) -> _Idea:
     count = sum(1 for i in ideas if i.unmeasured)
     if anchor is None:
         why = "no acceptance length is known, so nothing is predicted of settings that were not measured"
@@ -310,4 +336,4 @@ def _stop(ideas: Sequence[_Idea], best: MeasuredRow, shown: MeasuredRow, anchor:
         why = f"no other draft length or graphs of {anchor.name} are predicted to beat {best.name} by {_MARGIN:.0%}"
     if best is not shown:
         why = f"nothing is shown to be faster; {why}"
-    return _Idea("stop", f"stop here, with {shown.name}", why, _measured(shown), 0.0005)
+    return _Idea("stop", f"stop here, with {shown.name}", why, _measured(shown), 0.0005, command)

@@ -12,7 +12,15 @@ from spectune.domain.record import Record
 
 EXPLAIN_SCHEMA_VERSION = 1
 ActionKind = Literal[
-    "change-flag", "switch-off", "switch-off-above", "use-drafter", "train", "stop", "measure", "schedule"
+    "change-flag",
+    "switch-off",
+    "switch-off-above",
+    "use-drafter",
+    "train",
+    "stop",
+    "measure",
+    "schedule",
+    "check",
 ]
 
 

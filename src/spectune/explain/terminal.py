@@ -156,13 +156,17 @@ def _what_if(explanation: Explanation) -> Table:
 
 
 def _next(explanation: Explanation) -> Text:
-    lines = ["next, most promising first (90 % intervals):"]
+    lines = ["next step (90 % intervals):"]
     for action in explanation.next:
+        if action.rank == 2:
+            lines.append("other ways, most promising first:")
         speed = (
             "" if action.predicted_tok_per_s is None else f" -> {_bounds(action.predicted_tok_per_s)} tok/s"
         )
         lines.append(f"  {action.rank}. {plain(action.action)}{speed}")
         lines.append(f"     {plain(action.why)}")
+        if action.rank == 1 and action.command and action.command != explanation.winning_command:
+            lines.append(f"     {plain(action.command)}")
     return Text("\n".join(lines) + "\n")
 
 

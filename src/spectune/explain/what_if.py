@@ -8,7 +8,8 @@ from typing import Any, Literal
 from spectune.domain.arm import Arm
 from spectune.domain.cost_model import ArmPrediction, SpeedModel
 from spectune.domain.prediction_estimate import LogEstimate
-from spectune.domain.prediction_shape import Shape, arm_facts, shape_of
+from spectune.domain.prediction_shape import VARIABLE_METHODS, Shape, arm_facts, shape_of
+from spectune.explain.limits import is_dead
 from spectune.explain.measured import MeasuredRow
 from spectune.explain.records import WhatIf
 from spectune.explain.step import Step, step_of
@@ -74,7 +75,8 @@ def length_changes(anchor: MeasuredRow) -> list[tuple[Arm, str]]:
     """The anchor with other numbers of drafted tokens: a chain's length, or a tree's tokens."""
     shape = shape_of(anchor.arm)
     found = []
-    if not anchor.depth:
+    # What is looked up keeps what the text repeats, which no other length tells; of a dead draft nothing is kept.
+    if not anchor.depth or anchor.arm.knobs.method in VARIABLE_METHODS or is_dead(anchor):
         return []
     for tokens in _LENGTHS:
         if shape.topk == 1:

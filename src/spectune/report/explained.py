@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from spectune.domain.cost_model import SpeedModel
 from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import known_depth
+from spectune.domain.prediction_shape import VARIABLE_METHODS, known_depth
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.explain.explanation import explain
@@ -15,7 +15,7 @@ from spectune.explain.measured import MeasuredRow, Prediction, log_sd_of
 from spectune.explain.records import Explanation
 from spectune.report.grouping import commands_of
 from spectune.report.observed import observations, skips_steps
-from spectune.report.records import ArmSummary, LoadSummary, TrialSummary
+from spectune.report.records import ArmSummary, LoadSummary, NoiseSummary, TrialSummary
 
 _LEVEL = 0.8
 _PAIRED = "speeds are plain decoding's times the speedup paired prompt by prompt: no drift of the machine is in them"
@@ -28,6 +28,7 @@ def explain_study(
     launches: Sequence[TrialSummary],
     *,
     best_arm_id: str | None,
+    noise: NoiseSummary | None = None,
     machine_ceiling_tok_per_s: float | None = None,
 ) -> Explanation | None:
     """``None`` without a complete trial of the baseline, and of something beside it, be its acceptance imposed."""
@@ -46,6 +47,7 @@ def explain_study(
         machine_ceiling_tok_per_s=machine_ceiling_tok_per_s,
         first_concurrency=study.workload.loads[0].concurrency,
         margin=study.margin,
+        detectable_frac=None if noise is None else noise.detectable_frac,
         assumptions=(_PAIRED,),
     )
 
@@ -133,7 +135,9 @@ def predictions(
 
 def _is_predictable(model: SpeedModel, arm: ArmSummary, concurrency: int) -> bool:
     known = model.baseline_tok_per_s(concurrency) is not None and model.num_points > 0
-    return known and model.acceptance.of(arm.arm).case != "unknown"
+    case = model.acceptance.of(arm.arm).case
+    looked_up = case == "regressed" and arm.arm.knobs.method in VARIABLE_METHODS
+    return known and case != "unknown" and not looked_up
 
 
 def _winning_command(launches: Sequence[TrialSummary], best_arm_id: str | None) -> str | None:

@@ -84,13 +84,16 @@ def _next(explanation: Explanation) -> list[str]:
         lines.append(
             f"{action.rank}. **{escape(action.action, limit=400)}**{shown}. {escape(action.why, limit=400)}"
         )
-    parts = ["## What next", "\n".join(lines)]
+    parts = ["## What next", *lines[:1]]
+    command = explanation.next[0].command if explanation.next else None
+    if command is not None and command != explanation.winning_command:
+        parts.append(block(command))
     if explanation.winning_command:
         title = escape(explanation.winning_title, limit=120)
         parts += [f"{title}.", block(explanation.winning_command)]
     if explanation.winning_request_note:
         parts.append(escape(explanation.winning_request_note, limit=600) + ".")
-    return parts
+    return [*parts, "Other ways, most promising first:", "\n".join(lines[1:])] if lines[1:] else parts
 
 
 def _imposed(explanation: Explanation) -> list[str]:

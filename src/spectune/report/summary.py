@@ -33,6 +33,7 @@ def summarize(
     simulated = any(t.simulated for t in trials)
     launches = tuple(_summarize_trial(study, t, views[0] if views else None) for t in trials)
     best_arm_id = best.arm_id if best else None
+    noise = summarize_noise(study, trials)
     return StudySummary(
         headline=headline(study, arms, num_remaining=facts.num_remaining_trials, simulated=simulated),
         simulated=simulated,
@@ -43,13 +44,14 @@ def summarize(
         trials=launches,
         findings=all_findings(study, trials, arms),
         time=where_time_went(trials),
-        noise=summarize_noise(study, trials),
+        noise=noise,
         explanation=explain_study(
             study,
             trials,
             arms,
             launches,
             best_arm_id=best_arm_id,
+            noise=noise,
             machine_ceiling_tok_per_s=machine_ceiling_tok_per_s,
         ),
     )

@@ -177,7 +177,10 @@ def _why(summary: StudySummary) -> Iterable[Text]:
     """What limits the speed, what to do, and how small a difference was to be seen; `explain` says more."""
     if summary.explanation is not None:
         yield Text(f"why: {one_line(summary.explanation.headline, limit=500)}")
-        yield Text(f"next: {one_line(summary.explanation.next[0].action, limit=300)}")
+        first = summary.explanation.next[0]
+        yield Text(f"next: {one_line(first.action, limit=300)}")
+        if first.command is not None:
+            yield Text(f"  {one_line(first.command)}", overflow="fold")
     if summary.noise is not None:
         yield Text(f"noise: {one_line(summary.noise.sentence)}", style="dim")
 
