@@ -87,6 +87,8 @@ class HttpCall:
     method: str
     path: str
     body: Mapping[str, Any] | None = None
+    advice: str = ""
+    """What the user can do where it fails and its purpose matters."""
 
 
 @dataclass(frozen=True)

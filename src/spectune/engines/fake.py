@@ -134,7 +134,7 @@ class FakeAdapter:
         )
 
     def flush_call(self) -> HttpCall | None:
-        return HttpCall("POST", "/reset_prefix_cache")
+        return HttpCall("POST", "/reset_prefix_cache", advice="Start it with --no-prefix-caching")
 
     def tokenize_call(self, text: str, model: str | None) -> HttpCall | None:
         return HttpCall("POST", "/tokenize", {"prompt": text, **({"model": model} if model else {})})

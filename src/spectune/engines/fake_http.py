@@ -107,7 +107,7 @@ class FakeHttp(asyncio.Protocol):
             self._reply(200, state.server_info())
         elif path == "/metrics":
             self._write_reply(200, "text/plain; version=0.0.4; charset=utf-8", state.metrics_text().encode())
-        elif path == "/reset_prefix_cache" and method == b"POST":
+        elif path == "/reset_prefix_cache" and method == b"POST" and not state.options.no_flush_route:
             state.prefix_cache.clear()
             self._reply(200, {})
         elif path == "/tokenize" and method == b"POST":

@@ -48,6 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     serving.add_argument("--served-model-suffix", default="", help="what its model's name has more, unasked")
     serving.add_argument("--api-key", default=None, help="answer 401 without this bearer token")
     serving.add_argument("--no-prefix-caching", action="store_true")
+    serving.add_argument("--no-flush-route", action="store_true", help="the cache cannot be emptied")
     serving.add_argument("--enforce-eager", action="store_true", help="no graph capture phase")
 
     ranks = parser.add_argument_group("several nodes")

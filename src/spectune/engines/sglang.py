@@ -202,7 +202,8 @@ class Sglang:
         )
 
     def flush_call(self) -> HttpCall | None:
-        return HttpCall("POST", "/flush_cache?timeout=10")
+        advice = "Start the server with --disable-radix-cache, or look in its log for why it did not flush"
+        return HttpCall("POST", "/flush_cache?timeout=10", advice=advice)
 
     def tokenize_call(self, text: str, model: str | None) -> HttpCall | None:
         body: dict[str, Any] = {"prompt": text, "add_special_tokens": False}

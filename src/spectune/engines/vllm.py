@@ -218,7 +218,11 @@ class Vllm:
         )
 
     def flush_call(self) -> HttpCall | None:
-        return HttpCall("POST", "/reset_prefix_cache")
+        advice = (
+            "Set VLLM_SERVER_DEV_MODE=1 for the server (in a container: -e VLLM_SERVER_DEV_MODE=1), or start it with "
+            "--no-enable-prefix-caching"
+        )
+        return HttpCall("POST", "/reset_prefix_cache", advice=advice)
 
     def tokenize_call(self, text: str, model: str | None) -> HttpCall | None:
         body: dict[str, Any] = {"prompt": text, "add_special_tokens": False}

@@ -18,6 +18,7 @@ from spectune.domain.workload import LoadPoint, Workload
 from spectune.engines.adapter import EngineAdapter
 from spectune.errors import EnvironmentFailed, TransportError
 from spectune.hosts.supervised import SupervisedServer
+from spectune.runner.flush import flush_prefix_cache, refuse_leak
 from spectune.runner.stop_early import EndsEarly
 from spectune.server.phases import PhaseClock
 from spectune.store.study_dir import TrialDir
@@ -124,6 +125,7 @@ class Measurement:
             await self._unless_cut(self._warm_up(http, client, load))
             if self._cut.is_set():
                 return None
+            refused = await flush_prefix_cache(http, server.adapter) if server.may_flush else None
             self._clock.enter("measure")
             result = await run_load(
                 client,
@@ -141,6 +143,7 @@ class Measurement:
             if index == 0 and self.ended_early is not None:
                 result = result.model_copy(update={"cut_short": True})
             self._clock.close()
+            refuse_leak(result, refused=refused, workload=workload, adapter=server.adapter)
             return await tokenize_outputs(http, server.adapter, server.model, result)
         finally:
             guard.cancel()
@@ -153,8 +156,6 @@ class Measurement:
             count=self._warmup_requests,
             sampling=self._workload.sampling,
         )
-        if self._server.may_flush:
-            await flush_prefix_cache(http, self._server.adapter)
 
     async def _unless_cut(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs ``work`` to its end, or until the measurement is cut."""
@@ -212,15 +213,3 @@ def counter_reader(
         return adapter.read_counters(reply.text) if reply.status == 200 else None
 
     return read
-
-
-async def flush_prefix_cache(http: HttpClient, adapter: EngineAdapter) -> bool | None:
-    """Empties the prefix cache where the engine can; ``None``: it offers no such call."""
-    call = adapter.flush_call()
-    if call is None:
-        return None
-    try:
-        reply = await http.request(call.method, call.path, body=call.body, timeout_s=30)
-    except TransportError:
-        return False
-    return 200 <= reply.status < 300
