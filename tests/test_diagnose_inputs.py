@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from diagnose_logs import (
 from report_realistic import realistic
 
 from spectune.cli.diagnose_args import ENGINES
+from spectune.diagnose import lines
 from spectune.diagnose.inputs import read_log
 from spectune.diagnose.lines import clean
 from spectune.diagnose.verdict import NotChecked
@@ -67,7 +69,56 @@ def test_compressed_data_that_end_early_are_used_and_said(tmp_path: Path) -> Non
     skipped = NotChecked()
     (run,) = read_log(path, engine=None, skipped=skipped)
     assert run.acceptance is not None and run.acceptance.length == 2.5
-    assert any("compressed data end there" in item for item in skipped.items)
+    assert any("not read: Compressed file ended" in item for item in skipped.items)
+
+
+def test_a_bomb_is_read_no_further_than_real_logs_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "FREE_BYTES", 2 << 20)
+    monkeypatch.setattr(lines, "MAX_EXPANSION", 50)
+    path = tmp_path / "bomb.gz"
+    with gzip.open(path, "wb", compresslevel=9) as file:
+        file.write(GOOD.encode())
+        file.write(b"\n" * (8 << 20))
+    skipped = NotChecked()
+    runs = read_log(path, engine=None, skipped=skipped)
+    assert runs[0].engine == "sglang"
+    (said,) = skipped.items
+    assert "grow more than 50 times" in said
+    assert int(said.split("line ")[1].split()[0]) < 6 << 20
+
+
+def test_of_very_many_lines_a_fixed_number_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINES", 10**6)
+    path = tmp_path / "long.log"
+    path.write_bytes(GOOD.encode() + b"\n" * (2 << 20))
+    skipped = NotChecked()
+    read_log(path, engine=None, skipped=skipped)
+    assert any("1 million lines are read" in item for item in skipped.items)
+
+
+def test_a_device_is_no_log_and_a_pipe_without_a_writer_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "PIPE_WAIT_S", 0.05)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(BadInput, match="a pipe that nobody wrote to"):
+        read_log(pipe, engine=None, skipped=NotChecked())
+    with pytest.raises(BadInput, match="a device, not a log"):
+        read_log(Path("/dev/zero"), engine=None, skipped=NotChecked())
+
+
+def test_a_pipe_with_a_writer_is_read_to_its_end(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    try:
+        with os.fdopen(writer, "wb") as file:
+            file.write(GOOD.encode())
+        runs = read_log(Path(f"/dev/fd/{reader}"), engine=None, skipped=NotChecked())
+        assert runs[0].engine == "sglang"
+    finally:
+        os.close(reader)
 
 
 def test_a_growing_file_is_read_to_its_present_end(tmp_path: Path) -> None:

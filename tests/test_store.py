@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from report_realistic import realistic
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput
+from spectune.exchange.listing import is_running, list_study
+from spectune.store.progress import read_progress
 from spectune.store.study_dir import StudyDir, read_trial, write_atomically
 
 
@@ -164,3 +167,29 @@ def test_the_lock_names_its_holder_and_dies_with_it(recorded: tuple[StudyDir, St
     holder.join()
     with directory.lock():
         pass
+
+
+@pytest.mark.parametrize(
+    "name", ["study.json", "trial.json", "requests.jsonl", "lock", "progress.json", "report.json"]
+)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_pipe_or_a_device_in_place_of_a_record_is_refused_at_once(
+    name: str, kind: str, recorded: tuple[StudyDir, Study, list[Trial]]
+) -> None:
+    directory, _, _ = recorded
+    in_trial = name in ("trial.json", "requests.jsonl", "progress.json")
+    path = (directory.trial_paths()[0] if in_trial else directory.path) / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    if name == "study.json":
+        with pytest.raises(BadInput, match="not a study record of this version"):
+            directory.read_study()
+    elif name in ("trial.json", "requests.jsonl"):
+        with pytest.raises(BadInput, match="a pipe or a device"):
+            directory.read_trials()
+    assert read_progress(directory.trial_paths()[0]) is None
+    assert not is_running(directory.path)
+    assert list_study(directory.path).state in ("damaged", "unfinished", "done")

@@ -39,9 +39,7 @@ def _read(
     reader = LogReader(subject, engine=engine)
     reader.read(source)
     if source.cut is not None:
-        skipped.add(
-            f"{subject}: what follows line {reader.num_lines} (compressed data end there: {source.cut})"
-        )
+        skipped.add(f"{subject}: what follows line {reader.num_lines} (not read: {source.cut})")
     if reader.runs_left_out:
         skipped.add(f"{subject}: {reader.runs_left_out} of its starts (only the first 200 are judged)")
     runs = reader.runs()

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import errno
 import gzip
 import importlib
 import json
 import lzma
+import os
 import re
+import select
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +27,15 @@ from typing import Any, BinaryIO, cast
 
 from spectune.errors import BadInput
 
+PIPE_WAIT_S = 10.0
 CHUNK_BYTES = 1 << 20
 LINE_LIMIT_BYTES = 1 << 18
 """The longest useful line is an engine's own list of its settings: about 20 kB."""
+
+MAX_LINES = 20 * 10**6
+"""About two minutes of work."""
+MAX_EXPANSION, FREE_BYTES = 500, 16 << 20
+"""Compressed data that grow by more than this, beyond the first bytes, are made to keep us busy."""
 
 _GZIP, _BZIP2, _XZ, _ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 _UTF16 = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
@@ -102,11 +112,14 @@ def _unwrapped(text: str) -> str:
 
 def raw_lines(file: BinaryIO) -> Iterator[bytes]:
     """Lines without their end, empty ones included; one longer than the limit is cut."""
-    partial = b""
+    partial, count = b"", 0
     while chunk := file.read(CHUNK_BYTES):
         lines = (partial + chunk).split(b"\n")
         partial = lines.pop()[:LINE_LIMIT_BYTES]
         yield from lines
+        count += len(lines)
+        if count >= MAX_LINES:
+            raise EOFError(f"of a log {MAX_LINES // 10**6} million lines are read")
     if partial:
         yield partial
 
@@ -130,11 +143,27 @@ class LogSource:
 def open_log(path: Path) -> Iterator[LogSource]:
     """A log file, decompressed by what it is and not by its name; a growing one is read to its present end."""
     try:
-        file = path.open("rb")
+        file = _opened(path)
     except OSError as error:
         raise BadInput(f"{path}: cannot read: {error.strerror or error}") from error
     with file:
         yield LogSource(str(path), _decoded(file, name=str(path)))
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A file, or a pipe that somebody writes to (``<(zcat log)``); a device has no end and is refused."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISFIFO(mode):
+            raise OSError(errno.EINVAL, "is a folder, a socket or a device, not a log")
+        if stat.S_ISFIFO(mode) and not select.select([descriptor], [], [], PIPE_WAIT_S)[0]:
+            raise OSError(errno.EINVAL, f"is a pipe that nobody wrote to for {PIPE_WAIT_S:g} s")
+        os.set_blocking(descriptor, True)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def from_stream(file: BinaryIO, *, name: str = "standard input") -> LogSource:
@@ -148,8 +177,14 @@ class _Rejoined:
     def __init__(self, head: bytes, rest: BinaryIO) -> None:
         self._head = head
         self._rest = rest
+        self.given = 0
 
     def read(self, size: int = -1) -> bytes:
+        data = self._read(size)
+        self.given += len(data)
+        return data
+
+    def _read(self, size: int) -> bytes:
         if self._head:
             if size < 0:
                 head, self._head = self._head, b""
@@ -162,11 +197,17 @@ class _Rejoined:
 class _InPieces:
     """A decompressor read as far as it goes: what came before damaged or missing data is not lost."""
 
-    def __init__(self, file: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile) -> None:
+    def __init__(self, file: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile, compressed: _Rejoined) -> None:
         self._file = file
+        self._compressed = compressed
+        self._given = 0
 
     def read(self, size: int = -1) -> bytes:
-        return bytes(self._file.read1(size))
+        data = bytes(self._file.read1(size))
+        self._given += len(data)
+        if self._given > FREE_BYTES + MAX_EXPANSION * self._compressed.given:
+            raise EOFError(f"compressed data that grow more than {MAX_EXPANSION} times are read no further")
+        return data
 
 
 class _Transcoded:
@@ -185,13 +226,14 @@ class _Transcoded:
 
 def _decoded(file: BinaryIO, *, name: str) -> BinaryIO:
     head = file.read(6)
-    whole = cast(BinaryIO, _Rejoined(head, file))
+    rejoined = _Rejoined(head, file)
+    whole = cast(BinaryIO, rejoined)
     if head.startswith(_GZIP):
-        return cast(BinaryIO, _InPieces(gzip.GzipFile(fileobj=whole, mode="rb")))
+        return cast(BinaryIO, _InPieces(gzip.GzipFile(fileobj=whole, mode="rb"), rejoined))
     if head.startswith(_BZIP2):
-        return cast(BinaryIO, _InPieces(bz2.BZ2File(whole)))
+        return cast(BinaryIO, _InPieces(bz2.BZ2File(whole), rejoined))
     if head.startswith(_XZ):
-        return cast(BinaryIO, _InPieces(lzma.LZMAFile(whole)))
+        return cast(BinaryIO, _InPieces(lzma.LZMAFile(whole), rejoined))
     if head.startswith(_ZSTD):
         return _zstd(whole, name=name)
     if encoding := _UTF16.get(head[:2]):

@@ -62,6 +62,8 @@ class LogReader:
         number = self.num_lines
         for raw in lines:
             number += 1
+            if not raw:
+                continue
             recent.append(raw)
             if any(words in raw for words in TRAFFIC):
                 self._traffic(raw, number)

@@ -18,6 +18,7 @@ from spectune.report.summary import summarize
 from spectune.store.lease import holder_of
 from spectune.store.opening import open_study, studies_below
 from spectune.store.places import Bucket, place_of
+from spectune.store.record_file import open_file, read_file
 from spectune.store.shared import ReadCopy
 from spectune.store.study_dir import StudyDir
 
@@ -154,7 +155,7 @@ def _fresh_report(path: Path, ended: list[Path]) -> dict[str, Any] | None:
         sources = [path / "study.json", *(p / "trial.json" for p in ended)]
         if any(source.stat().st_mtime_ns > made for source in sources):
             return None
-        body = json.loads(report.read_text(encoding="utf-8"))
+        body = json.loads(read_file(report))
         arms = {arm["arm_id"]: arm for arm in body["arms"]}
         best = arms.get(body["best_arm_id"])
         speedup = best["loads"][0]["speedup"] if best and best["loads"] else None
@@ -182,8 +183,8 @@ def _summarized(directory: StudyDir) -> dict[str, Any]:
 def is_running(path: Path) -> bool:
     """Whether a spectune holds the study's lock; another machine's is seen where the file system passes locks on."""
     try:
-        with (path / "lock").open("r") as file:
-            pid, _, hostname = file.read(300).strip().partition(" ")
+        with open_file(path / "lock") as file:
+            pid, _, hostname = file.read(300).decode("utf-8", "replace").strip().partition(" ")
             here = hostname in ("", socket.gethostname())
             if not pid.isdecimal() or (here and not Path(f"/proc/{pid}").exists()):
                 return False

@@ -12,6 +12,7 @@ from spectune.diagnose.verdict import NotChecked
 from spectune.domain.findings import Finding
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput
+from spectune.store.record_file import open_file
 
 READ_BYTES = 16 << 20
 """Of a longer log only the beginning is read: two seconds of work at most."""
@@ -45,7 +46,7 @@ def findings_of_own_log(
         return ()
     skipped = NotChecked()
     try:
-        with log.open("rb") as file:
+        with open_file(log) as file:
             runs = read_stream(cast(BinaryIO, _Head(file, without)), engine=trial.arm.engine, skipped=skipped)
         last = [run.model_copy(update={"subject": trial.arm.name}) for run in runs[-1:]]
         found = judge([last], skipped, compared=False)

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from spectune.domain.record import Record, SafeText
 from spectune.domain.trial import SCHEMA_VERSION
+from spectune.store.record_file import open_file
 
 FILE = "progress.json"
 EVERY_S = 1.0
@@ -108,7 +109,7 @@ class ProgressFile:
 def read_progress(folder: Path) -> TrialProgress | None:
     """The last reading; ``None`` where there is none, or none that this version understands."""
     try:
-        with (folder / FILE).open("rb") as file:
+        with open_file(folder / FILE) as file:
             return TrialProgress.model_validate(json.loads(file.read(MAX_BYTES)))
     except (OSError, ValueError, RecursionError):
         return None

@@ -24,6 +24,7 @@ session that made it: ``0003-1f2e3d4c-a1b2c3``.
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import random
@@ -48,6 +49,7 @@ from spectune.domain.study import Study
 from spectune.domain.trial import SCHEMA_VERSION, Trial
 from spectune.errors import BadInput, EnvironmentFailed
 from spectune.store.numbering import numbered_apart
+from spectune.store.record_file import open_file, read_file
 from spectune.store.replacing import check_lock_text, check_replaceable
 
 REPORTS = ("report.md", "report.html", "report.json")
@@ -173,7 +175,7 @@ def _read_requests(path: Path) -> dict[int, list[dict[str, Any]]]:
     by_load: dict[int, list[dict[str, Any]]] = {}
     if not path.exists():
         return by_load
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with io.TextIOWrapper(open_file(path), encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
                 record = _loads(line)
@@ -191,7 +193,7 @@ def read_trial(path: Path) -> Trial | None:
     if not file.exists():
         return None
     try:
-        body = _loads(file.read_text(encoding="utf-8"))
+        body = _loads(read_file(file))
         _check_version(body, file)
         requests = _read_requests(path / "requests.jsonl")
         for index, load in enumerate(body["loads"]):
@@ -288,7 +290,7 @@ class StudyDir:
     def read_study(self) -> Study:
         file = self.path / "study.json"
         try:
-            body = _loads(file.read_text(encoding="utf-8"))
+            body = _loads(read_file(file))
             _check_version(body, file)
             return Study.model_validate(body)
         except (OSError, ValueError, RecursionError) as error:

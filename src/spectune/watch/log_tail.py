@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spectune.report.words import visible
+from spectune.store.record_file import open_file
 
 READ_BYTES = 1 << 16
 LINES = 60
@@ -14,7 +15,7 @@ LINE_CHARS = 600
 def log_tail(path: Path) -> list[str]:
     """The last lines, cut to what can be read on a page; none where there is no log yet."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - READ_BYTES))
             data = file.read(READ_BYTES)

@@ -27,6 +27,7 @@ from spectune.runner.estimate import estimate
 from spectune.runner.search import search_estimate
 from spectune.store.abort import ask_to_abort, is_abort_asked
 from spectune.store.progress import TrialProgress, read_progress
+from spectune.store.record_file import open_file, read_file
 from spectune.store.study_dir import StudyDir, read_trial
 from spectune.watch.log_tail import log_tail
 from spectune.watch.records import RunningTrial, Snapshot, WatchState
@@ -147,7 +148,7 @@ class StudyView:
     def _holder(self) -> int | None:
         """Process that wrote itself, and its machine's name, into the study's lock."""
         try:
-            words = (self.directory.path / "lock").read_text(encoding="utf-8")[:300].split()
+            words = read_file(self.directory.path / "lock", limit=300).split()
             return int(words[0])
         except (OSError, ValueError, IndexError):
             return None
@@ -281,7 +282,7 @@ def _best_words(summary: StudySummary) -> str | None:
 def _plan_words(path: Path) -> tuple[str | None, str | None]:
     """The arm's name and why it is launched, from the trial's ``plan.json``."""
     try:
-        with (path / "plan.json").open("rb") as file:
+        with open_file(path / "plan.json") as file:
             plan = json.loads(file.read(MAX_PLAN_BYTES))
         return one_line(str(plan["arm"]["name"]), limit=100), one_line(
             str(plan["hypothesis"]["why"]), limit=400
