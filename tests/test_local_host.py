@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -118,6 +119,55 @@ def test_the_end_of_the_leader_is_news_within_a_second_and_ends_its_children(tmp
         assert (ended.reason, ended.exit_code) == ("exited", -signal.SIGKILL)
         proof = await server.stop(grace_s=5)
         assert len(proof.killed) == 2
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="executables are told apart by /proc")
+@pytest.mark.parametrize("through_a_shell", [False, True])
+def test_compilers_shells_and_git_end_as_they_like_and_a_worker_does_not(
+    tmp_path: Path, through_a_shell: bool
+) -> None:
+    # the helpers are other executables under the names that engines' helpers have, and end when their input does
+    names = [
+        "gcc -O3 -shared launcher.c",
+        "cicc --c++17 x.cpp",
+        "ptxas -arch sm_90a",
+        "git rev-parse HEAD",
+        "lscpu",
+    ]
+    code = f"""
+        import os, socket, subprocess, sys, time
+        listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+        commands = [["bash", "-c", f"exec -a '{{name}}' cat"] for name in {names}] + [["sh", "-c", "cat && exit 3"]]
+        held = [subprocess.Popen(command, stdin=subprocess.PIPE) for command in commands]
+        worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        print("started", flush=True)
+        while not os.path.exists(sys.argv[2]):
+            time.sleep(0.01)
+        for process in held:
+            process.stdin.close()
+        print("helpers ended with", [process.wait() for process in held], flush=True)
+        worker.communicate(b"\\n")
+
+        time.sleep(600)
+    """
+
+    async def scenario(host: Host, log: Path) -> None:
+        (port,) = (await host.facts(free_ports=1)).free_ports
+        argv = [*python(code), str(port), str(tmp_path / "go")]
+        if through_a_shell:
+            argv = ["bash", "-c", shlex.join(argv) + "; true"]
+        spec = ServerSpec(argv=argv, ports=[port], lease_s=30.0)
+        server = await host.start(spec, log_path=log)
+        await line_in(log, "started")
+        assert len(await server.mark_ready()) == 1 + through_a_shell
+        (tmp_path / "go").touch()
+        await line_in(log, "helpers ended with [0, 0, 0, 0, 0, 3]")
+        ended = await server.wait_ended()
+        assert ended.worker is not None
+        assert ended.worker.command.endswith("input()")
+        assert ended.worker.exit_code in (0, None)  # its parent may have collected it before it was looked at
 
     run(tmp_path, scenario)
 

@@ -74,6 +74,7 @@ _PASSING_HELPERS = re.compile(
     r"resource_tracker|compile_worker|nvidia-smi|/(?:cc1|cc1plus|nvcc|ptxas|ninja|ld|as)\b"
 )
 """Processes that come and go in a healthy engine: an ordinary end of one of them says nothing."""
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "busybox", "zsh", "ksh", "fish"})
 _UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
 """What /proc answers for a process that has gone, or may not be seen. Anything else, such as too few descriptors,
 says nothing about the process: it must not be taken for gone."""
@@ -199,6 +200,14 @@ def command_of(pid: int) -> str:
     except OSError:
         return "?"
     return printable(text)[:200]
+
+
+def program_of(pid: int | None) -> str | None:
+    """The executable that a process runs; ``None`` where that may not be seen."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        return None
 
 
 def printable(text: str) -> str:
@@ -751,7 +760,7 @@ class Supervisor:
         """Whether the end of a process below the leader means that the server is lost.
 
         Before readiness only a fatal signal does: compilers and probes may fail. Afterwards the end of any process
-        that was there at readiness does, unless it is a helper that ended in good order.
+        of the server's own program that was there at readiness does, unless it is a helper that ended in good order.
         """
         if code is not None and -code in _FATAL_SIGNALS:
             return True
@@ -930,9 +939,19 @@ class Supervisor:
         self.is_ready = True
         self.next_look = 0.0
         self.scan()
-        alive = {process.key for process in self.members()}
-        self.workers = alive - {self.leader}
+        alive = {process.key for process in self.members()} - {self.leader}
+        programs = self.programs({pid for pid, _ in alive} | {self.leader[0]})
+        self.workers = {key for key in alive if not programs or program_of(key[0]) in (None, *programs)}
         return {"workers": sorted(pid for pid, _ in self.workers)}
+
+    def programs(self, members: set[int]) -> set[str]:
+        """The executables that serve: of who listens on our ports, and of the leader if that is no shell.
+
+        A process of another one, as a compiler or git, comes and goes in a healthy server. Empty: not to be seen.
+        """
+        listening = {_holder_of(_listening_inodes(port), members) for port in self.ports}
+        found = {program_of(pid) for pid in (listening | {self.leader[0]}) - {None}}
+        return {name for name in found if name is not None and os.path.basename(name) not in _SHELLS}
 
     def port_is_ours(self, port: int) -> dict[str, Any]:
         """Whether the listening socket of a port belongs to the tree; else who holds it."""
