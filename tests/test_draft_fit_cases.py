@@ -16,6 +16,7 @@ from healthy.models import (
 )
 
 from spectune.domain.findings import Finding
+from spectune.domain.machine import Machine
 from spectune.preflight.rules import Judgement
 
 PAIRS = json.loads((Path(__file__).parent / "healthy" / "pairs.json").read_text())
@@ -680,6 +681,55 @@ def test_h14_layer_ids_are_read_as_they_were_written(
 ) -> None:
     judgement = judged(engine, "eagle3", small, _with_ids(tmp_path, ids, top=top), env=env)
     assert codes(judgement, "warning", "error") == ({"draft-layer-convention"} if alarm else set())
+
+
+NO_GPU = Machine(hostname="lab", os="Linux", cpu=None, cores=2, memory_bytes=None, gpus=(), python="3.11")
+OTHER_RUNNERS: dict[str, dict[str, Any]] = {
+    "V2": {"env": {"VLLM_USE_V2_MODEL_RUNNER": "1"}},
+    "V1": {"env": {"VLLM_USE_V2_MODEL_RUNNER": "0"}},
+    "a CPU's": {"machine": NO_GPU},
+    "unknown": {},
+}
+
+
+@pytest.mark.parametrize("runner", OTHER_RUNNERS)
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_h14_inputs_at_the_top_level_beside_outputs_are_right_everywhere(
+    tmp_path: Path, small: str, engine: str, runner: str
+) -> None:
+    config = {
+        **SMALL_HEAD,
+        "eagle_aux_hidden_state_layer_ids": [2, 16, 29],
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 15, 28]},
+        "spectune_layers_as_inputs": [2, 16, 29],
+    }
+    judgement = judged(
+        engine, "eagle3", small, eagle3_head(tmp_path / "draft", config), **OTHER_RUNNERS[runner]
+    )
+    assert "draft-layer-convention" not in codes(judgement)
+
+
+@pytest.mark.parametrize(
+    ("runner", "severity"), [("V2", None), ("V1", "warning"), ("a CPU's", "warning"), ("unknown", "note")]
+)
+def test_h14_outputs_alone_are_one_layer_off_on_vllms_first_runner(
+    tmp_path: Path, small: str, runner: str, severity: str | None
+) -> None:
+    draft = _with_ids(tmp_path, [1, 15, 28], top=False)
+    judgement = judged("vllm", "eagle3", small, draft, **OTHER_RUNNERS[runner])
+    found = [f.severity for f in judgement.findings if f.code == "draft-layer-convention"]
+    assert found == ([] if severity is None else [severity])
+
+
+def test_h14_each_engine_is_judged_by_the_place_that_it_reads(tmp_path: Path, small: str) -> None:
+    ids = {
+        "eagle_aux_hidden_state_layer_ids": [1, 15, 28],
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 15, 28]},
+    }
+    draft = eagle3_head(tmp_path / "draft", {**SMALL_HEAD, **ids})
+    assert "draft-layer-convention" not in codes(judged("sglang", "eagle3", small, draft))
+    finding = the(judged("vllm", "eagle3", small, draft), "draft-layer-convention")
+    assert "[1, 15, 28]" in finding.message and "eagle_config" not in str(finding.evidence)
 
 
 def test_h14_layers_that_the_target_does_not_have_are_an_error(tmp_path: Path, small: str) -> None:

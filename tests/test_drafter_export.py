@@ -15,6 +15,7 @@ import pytest
 
 from spectune.drafter.export import ExportReport, ExportRequest, export_draft
 from spectune.drafter.gguf_write import encode_tensor
+from spectune.drafter.inspect import inspect_draft
 from spectune.drafter.weights import read_weights
 from spectune.embedded.models import data_home, draft_folder, embedded_target_path
 from spectune.errors import BadInput, EnvironmentFailed
@@ -70,14 +71,17 @@ def test_every_value_survives_and_offsets_lead_to_the_same_tokens(
     assert set(values) == {"d2t", "t2d"}
 
 
-def test_sglang_gets_outputs_of_layers_and_vllm_inputs(draft: Path, target: Path, tmp_path: Path) -> None:
+def test_one_folder_serves_sglang_and_both_runners_of_vllm(draft: Path, target: Path, tmp_path: Path) -> None:
+    """SGLang reads outputs of layers under ``eagle_config``; vLLM inputs at the top level."""
     export(draft, target, tmp_path / "out")
     sglang, vllm = config_of(tmp_path / "out" / "sglang"), config_of(tmp_path / "out" / "vllm")
+    assert sglang == vllm
     assert sglang["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 5, 8]
-    assert "eagle_aux_hidden_state_layer_ids" not in sglang
-    assert vllm["eagle_aux_hidden_state_layer_ids"] == [2, 6, 9]
-    assert "eagle_config" not in vllm
-    assert sglang["architectures"] == vllm["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert sglang["eagle_aux_hidden_state_layer_ids"] == [2, 6, 9]
+    assert sglang["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert inspect_draft(
+        str(tmp_path / "out" / "vllm"), target=str(target)
+    ).auxiliary_states.layer_inputs == (2, 6, 9)
 
 
 def test_layers_other_than_the_drafts_own_are_told(draft: Path, target: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.arm import Knobs
+from spectune.domain.machine import Machine
 from spectune.preflight.draft_fit import RULES
 from spectune.preflight.rules import Judgement, judge
 from spectune.preflight.situation import EngineVersion, Situation
@@ -179,6 +180,7 @@ def situation(
     env: dict[str, str] | None = None,
     num_draft_tokens: int | None = None,
     max_prompt_tokens: int | None = None,
+    machine: Machine | None = None,
 ) -> Situation:
     """What check would know of such a launch; names are read as files."""
     return Situation(
@@ -195,6 +197,7 @@ def situation(
         target=read_checkpoint(target, network=False) if isinstance(target, str) else target,
         draft=read_checkpoint(draft, network=False) if isinstance(draft, str) else draft,
         max_prompt_tokens=max_prompt_tokens,
+        machine=machine,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spectune.checkpoints.config_values import ConfigValues, as_section
@@ -77,7 +77,8 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         "vocab_size": values.integer("vocab_size"),
         "draft_vocab_size": outer.integer("draft_vocab_size"),
         "tie_word_embeddings": values.boolean("tie_word_embeddings"),
-        "aux_layers": _aux_layers(config, text, outer),
+        "aux_layers": _aux_layers(config, text, outer, _AUX_PLACES),
+        "top_aux_layers": _aux_layers(config, text, outer, _AUX_PLACES[1:2]),
         "num_aux_states": outer.integer("num_aux_hidden_states"),
         "block_size": outer.integer("block_size", "dspark_block_size"),
         "num_target_layers": outer.integer("num_target_layers"),
@@ -160,8 +161,13 @@ def _layer_types(values: ConfigValues) -> tuple[str, ...] | None:
     return None
 
 
-def _aux_layers(config: Mapping[str, Any], text: Mapping[str, Any], outer: ConfigValues) -> AuxLayers | None:
-    for section_name, key in _AUX_PLACES:
+def _aux_layers(
+    config: Mapping[str, Any],
+    text: Mapping[str, Any],
+    outer: ConfigValues,
+    places: Sequence[tuple[str | None, str]],
+) -> AuxLayers | None:
+    for section_name, key in places:
         for holder in (config, text):
             section = as_section(holder.get(section_name)) if section_name else holder
             values = ConfigValues([section], file=FILE)

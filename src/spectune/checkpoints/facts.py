@@ -153,6 +153,9 @@ class CheckpointFacts:
     d2t: VocabMap | None = None
     t2d: VocabMask | None = None
     aux_layers: AuxLayers | None = None
+    """As written in the place that most readers look at first: under ``eagle_config`` where there are ids."""
+    top_aux_layers: AuxLayers | None = None
+    """As written at the top level, where vLLM looks first and SGLang does not; inputs of layers."""
     num_aux_states: int | None = None
     """``num_aux_hidden_states`` as written."""
     block_size: int | None = None

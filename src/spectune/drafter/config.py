@@ -195,11 +195,12 @@ def _layers_as_inputs(facts: CheckpointFacts, num_layers: int) -> tuple[int, ...
     own = trained_layers(facts.config)
     if own:
         return own
-    if facts.aux_layers is None:
+    written = facts.top_aux_layers or facts.aux_layers
+    if written is None:
         return default_layers(num_layers)
-    if facts.aux_layers.where.startswith("eagle_config"):
-        return tuple(layer + 1 for layer in facts.aux_layers.ids)
-    return facts.aux_layers.ids
+    if written.where.startswith("eagle_config"):
+        return tuple(layer + 1 for layer in written.ids)
+    return written.ids
 
 
 def _needed(facts: CheckpointFacts, value: int | None, name: str) -> int:

@@ -21,17 +21,17 @@ from spectune.drafter.config import unsaid
 from spectune.drafter.draft_source import DraftSource, read_draft
 from spectune.drafter.engine_view import engine_view
 from spectune.drafter.export_forms import (
+    folder_form,
     gguf_form,
     interleaved,
     names_in_gguf,
-    sglang_form,
     speculators_form,
-    vllm_form,
 )
 from spectune.drafter.gguf_write import decode_q8_0, write_gguf
 from spectune.drafter.inspect import layer_inputs
 from spectune.drafter.weights import Weight, read_weights, write_weights
 from spectune.errors import BadInput, EnvironmentFailed
+from spectune.preflight.draft_fit_layer_reading import read_place
 from spectune.store.replacing import check_made_anew, replace_folder
 
 FORMS = ("sglang", "vllm", "speculators", "llamacpp")
@@ -190,14 +190,14 @@ def _make(
         num_bytes = weights_file.stat().st_size
     except OSError as error:
         raise EnvironmentFailed(f"{place}: could not be written: {error.strerror or error}") from error
-    written = facts.aux_layers.ids if facts.aux_layers else ()
+    layers = read_place(_ENGINE.get(form, form), facts)
     return Exported(
         form=form,
         engine=_ENGINE.get(form, form),
         path=str(place),
         num_bytes=num_bytes,
         sha256=digest,
-        layers_as_written=written,
+        layers_as_written=layers.ids if layers else (),
         flag=judged,
         not_checked=skipped,
     )
@@ -208,17 +208,15 @@ def _write_folder(
 ) -> None:
     config: dict[str, Any]
     weights: dict[str, Weight]
-    if form == "sglang":
-        config, weights = sglang_form(draft, target)
-    elif form == "vllm":
-        config, weights = vllm_form(draft)
-    else:
+    if form == "speculators":
         config, weights = speculators_form(
             draft,
             target,
             verifier_name=request.verifier_name or request.target,
             num_draft_tokens=request.num_draft_tokens,
         )
+    else:
+        config, weights = folder_form(draft, target)
     path.mkdir()
     (path / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     write_weights(path / "model.safetensors", weights)

@@ -61,9 +61,14 @@ _GGUF_NORMS = frozenset({"norm_before_residual"})
 _QUANTIZATION_VERSION = 2
 
 
-def sglang_form(draft: DraftSource, target: CheckpointFacts) -> tuple[dict[str, Any], dict[str, Weight]]:
-    """Layer ids under ``eagle_config``, as outputs of layers, except for targets whose class takes inputs."""
+def folder_form(draft: DraftSource, target: CheckpointFacts) -> tuple[dict[str, Any], dict[str, Weight]]:
+    """One folder for SGLang and for both of vLLM's model runners: each reads a place of its own.
+
+    SGLang reads ``eagle_config``, as outputs of layers, except for targets whose
+    class takes inputs; vLLM the top level, as inputs.
+    """
     config = _plain(draft)
+    config["eagle_aux_hidden_state_layer_ids"] = list(draft.layers)
     config["eagle_config"] = {
         "eagle_aux_hidden_state_layer_ids": list(_sglang_ids(draft.layers, target)),
         "use_aux_hidden_state": True,
@@ -76,13 +81,6 @@ def _sglang_ids(layers: tuple[int, ...], target: CheckpointFacts) -> tuple[int, 
     if set(target.architectures) & SGLANG_AUX_AS_WRITTEN and outputs[0] != 1 and layers[0] != 1:
         return layers
     return outputs
-
-
-def vllm_form(draft: DraftSource) -> tuple[dict[str, Any], dict[str, Weight]]:
-    """Layer ids at the top level, as inputs: the one place both of vLLM's model runners read."""
-    config = _plain(draft)
-    config["eagle_aux_hidden_state_layer_ids"] = list(draft.layers)
-    return config, {**draft.weights, **_maps(draft)}
 
 
 def speculators_form(

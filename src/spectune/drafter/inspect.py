@@ -168,13 +168,13 @@ def layer_inputs(
     """The target layers whose inputs the draft reads, and a note where that was not written plainly.
 
     Under ``eagle_config`` trainers write outputs, one less; a GGUF's and those
-    at the top level of a configuration are inputs. Nothing written means the
-    engines' default.
+    at the top level of a configuration, which count where both are written, are
+    inputs. Nothing written means the engines' default.
     """
     own = trained_layers(draft.config)
     if own:
         return own, None
-    written = draft.aux_layers
+    written = draft.top_aux_layers or draft.aux_layers
     if written is None:
         if num_layers is None:
             return None, "not written: engines take inputs of layers 2, L/2 and L-3 of the target"

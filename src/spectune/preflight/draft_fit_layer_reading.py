@@ -13,11 +13,27 @@ def default_inputs(num_layers: int) -> tuple[int, ...]:
     return (2, num_layers // 2, num_layers - 3)
 
 
+def read_place(engine: str, draft: CheckpointFacts) -> AuxLayers | None:
+    """The place of the draft's configuration that the engine reads first: vLLM looks at the top level, SGLang not."""
+    if engine == "vllm" and draft.top_aux_layers is not None:
+        return draft.top_aux_layers
+    return draft.aux_layers
+
+
+def uses_first_runner(situation: Situation) -> bool | None:
+    """Whether vLLM runs its first model runner: told to, or because there is no Triton; ``None``: not known."""
+    told = situation.env.get("VLLM_USE_V2_MODEL_RUNNER")
+    if told in ("0", "1"):
+        return told == "0"
+    machine = situation.machine
+    return True if machine is not None and machine.gpus == () else None
+
+
 def read_inputs(
     situation: Situation, draft: CheckpointFacts, target: CheckpointFacts
 ) -> tuple[int, ...] | None:
     """The layers whose inputs the engine will collect; ``None``: not known."""
-    layers, written = target.num_layers, draft.aux_layers
+    layers, written = target.num_layers, read_place(situation.engine, draft)
     if layers is None or situation.engine not in ("sglang", "vllm"):
         return None
     if written is None:
@@ -39,5 +55,4 @@ def _read_by_vllm(situation: Situation, written: AuxLayers, layers: int) -> tupl
         return written.ids
     if is_older(situation.version.text, VLLM_READ.rpartition(" ")[2]):
         return None
-    first_runner = situation.env.get("VLLM_USE_V2_MODEL_RUNNER") == "0"
-    return written.ids if first_runner else default_inputs(layers)
+    return written.ids if uses_first_runner(situation) else default_inputs(layers)

@@ -11,7 +11,12 @@ from spectune.checkpoints.config import LAYERS_KEY, trained_layers
 from spectune.checkpoints.facts import AuxLayers, CheckpointFacts
 from spectune.domain.findings import Finding, FindingKind, Severity
 from spectune.preflight.draft_fit_family import identify
-from spectune.preflight.draft_fit_layer_reading import default_inputs, read_inputs
+from spectune.preflight.draft_fit_layer_reading import (
+    default_inputs,
+    read_inputs,
+    read_place,
+    uses_first_runner,
+)
 from spectune.preflight.draft_fit_tables import DESCRIBED
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
@@ -47,15 +52,17 @@ CONVENTION = FindingKind(
     explanation=(
         "SGLang reads `eagle_config.eagle_aux_hidden_state_layer_ids` as outputs of layers (and adds one), but "
         "ignores ids at the top level; for DeepSeek and Kimi targets it adds one only if the first id is 1. vLLM's "
-        "first runner takes both places as inputs, as written; its second runner reads the top level only. One "
-        "layer off costs acceptance and fails nothing. Drafts trained by `spectune drafter train` on other layers than "
-        "the usual ones say so in a key of their own, which no engine reads: there it is an error."
+        "first runner, the one of its CPU build, takes both places as inputs, as written, the top level first; its "
+        "second runner reads the top level only. Inputs at the top level beside outputs under `eagle_config` are "
+        "right for all of them, and `spectune drafter export` writes both. One layer off costs acceptance and fails "
+        "nothing. Drafts trained by `spectune drafter train` on other layers than the usual ones say so in a key of "
+        "their own, which no engine reads: there it is an error."
     ),
     effect="acceptance a little to much lower than the draft could give, without any message",
     holds_for="SGLang 0.5.23, vLLM 0.32.0",
     sources=(
         "read in SGLang 0.5.23: models/*.py set_eagle3_layers_to_capture",
-        "read in vLLM 0.32.0: v1/worker/gpu_model_runner.py",
+        "read in vLLM 0.32.0: v1/worker/gpu_model_runner.py, v1/worker/gpu/spec_decode/eagle/eagle3_utils.py",
     ),
 )
 GUESSED = FindingKind(
@@ -100,7 +107,8 @@ def ids_exist(situation: Situation) -> Judgement:
     if pair is None or pair[0].aux_layers is None:
         return FINE
     draft, target = pair
-    written = pair[0].aux_layers
+    written = read_place(situation.engine, draft)
+    assert written is not None
     place = (f"{draft.source}: configuration", f"{written.where}: {list(written.ids)}")
     findings = []
     if list(written.ids) != sorted(set(written.ids)):
@@ -134,7 +142,7 @@ def convention_fits(situation: Situation) -> Judgement:
     if pair is None or pair[1].num_layers is None or situation.engine not in ("sglang", "vllm"):
         return FINE
     draft, target = pair
-    layers, written = target.num_layers, draft.aux_layers
+    layers, written = target.num_layers, read_place(situation.engine, draft)
     assert layers is not None
     trained = trained_layers(draft.config)
     if trained is not None and read_inputs(situation, draft, target) not in (None, trained):
@@ -152,7 +160,7 @@ def convention_fits(situation: Situation) -> Judgement:
         return not_checked(f"in which convention vLLM {situation.version.text} reads {written.where}")
     usual = default_inputs(layers)
     outputs = tuple(layer - 1 for layer in usual)
-    if read == usual and written.ids == outputs and _second_runner(situation, written):
+    if read == usual and written.ids == outputs and _may_be_second_runner(situation, written):
         message = (
             f"{DESCRIBED[situation.engine]} takes its default, the inputs of layers {list(usual)}, which is right "
             f"here; only if it falls back to its first model runner {_FIRST_RUNNER} does it read the draft's layer "
@@ -197,15 +205,16 @@ def _contradiction(situation: Situation, written: AuxLayers, read: tuple[int, ..
     return f"{engine} takes the inputs of layers {list(read)}, and the draft says {list(written.ids)}: {why}"
 
 
-def _second_runner(situation: Situation, written: AuxLayers) -> bool:
-    return situation.engine == "vllm" and written.where.startswith("eagle_config")
+def _may_be_second_runner(situation: Situation, written: AuxLayers) -> bool:
+    in_section = situation.engine == "vllm" and written.where.startswith("eagle_config")
+    return in_section and uses_first_runner(situation) is None
 
 
 def _ignored(
     situation: Situation, draft: CheckpointFacts, ids: tuple[int, ...], read: tuple[int, ...]
 ) -> Judgement:
     """Ids that are not the usual ones: only whether they are used at all can be judged."""
-    written = draft.aux_layers
+    written = read_place(situation.engine, draft)
     assert written is not None
     off = {tuple(layer + shift for layer in ids) for shift in (0, 1)}
     if read in off:
@@ -223,7 +232,7 @@ def _off(
     *,
     severity: Severity | None = None,
 ) -> Finding:
-    written = draft.aux_layers
+    written = read_place(situation.engine, draft)
     assert written is not None
     if situation.engine == "sglang":
         remedy = "write the ids as layer outputs under eagle_config in the draft's config.json"
