@@ -125,6 +125,8 @@ engines: install
 	@echo "== the models they serve in the tests"
 	$(BIN)/python -c 'from spectune.embedded import models; models.fetch_embedded_target(models.data_home())'
 	$(PYTHON) tools/engines/install.py models
+	@echo "== each serves the shipped EAGLE-3 draft"
+	$(PYTHON) tools/engines/install.py proof
 
 test-engines: install install-drafter install-ray
 	@echo "== tests against real vLLM and SGLang"

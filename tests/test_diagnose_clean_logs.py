@@ -47,6 +47,7 @@ BAD_STARTS = {
     "draft-missing": "server-died",
     "draft-is-no-draft": "speculation-silently-off",
     "no-draft-named": "server-died",
+    "no-amx": "server-died",
     "only-steps-named": "server-died",
     "tree-larger-than-its-candidates": "server-died",
     "metrics-flag-without-speculation": "server-died",
@@ -59,6 +60,15 @@ BAD_STARTS = {
 def test_a_bad_start_is_one_error(path: Path) -> None:
     name = next(name for name in BAD_STARTS if path.stem.endswith(name))
     assert codes(judge_file(path), "error", "warning") == [BAD_STARTS[name]]
+
+
+def test_a_backend_that_sglang_takes_instead_is_named_with_what_the_server_died_of() -> None:
+    result = judge_file(RECORDED / "bad-starts" / "sglang-0.5.23-no-amx.log")
+    (changed,) = (f for f in result.findings if f.code == "settings-changed-by-engine")
+    assert "will fallback to torch_native backend" in str(changed.evidence)
+    (died,) = (f for f in result.findings if f.severity == "error")
+    assert "EAGLE is not supported in decode attention backend torch_native" in died.message
+    assert died.remedy is not None and "without Intel AMX" in died.remedy
 
 
 def test_the_samples_that_die_say_why() -> None:

@@ -291,6 +291,7 @@ BAD_STARTS = {
     "llamacpp-xllamacpp-2026.10.11549-draft-missing": "no such file: /nonexistent/draft",
     "llamacpp-xllamacpp-2026.10.11549-port-taken": "couldn't bind HTTP server socket",
     "sglang-0.5.23-draft-missing": "'/nonexistent/draft'",
+    "sglang-0.5.23-no-amx": "EAGLE is not supported in decode attention backend torch_native",
     "sglang-0.5.23-no-draft-named": "hot_token_id",
     "sglang-0.5.23-only-steps-named": "'NoneType' and 'int'",
     "sglang-0.5.23-port-taken": "address already in use",

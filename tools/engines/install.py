@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Makes the environments of the real engines, and the models they serve in tests.
 
-    python3 tools/engines/install.py vllm      vLLM, CPU build         3.5 GB, about 2 minutes
-    python3 tools/engines/install.py sglang    SGLang, CPU kernels replaced   3.4 GB, about 2 minutes
-    python3 tools/engines/install.py models    the embedded model for both, and a dead EAGLE-3 draft
+    python3 tools/engines/install.py vllm      vLLM, CPU build                3.5 GB, 3 to 11 minutes
+    python3 tools/engines/install.py sglang    SGLang, CPU kernels replaced   3.4 GB, 3 to 11 minutes
+    python3 tools/engines/install.py models    the embedded model for both, and a dead EAGLE-3 draft: half a minute
+    python3 tools/engines/install.py proof     each serves the shipped EAGLE-3 draft once: a minute each
     python3 tools/engines/install.py status    what is there, as JSON
 
-Several may be named at once. They live in ``$SPECTUNE_ENGINES``, else ``~/.cache/spectune/engines``, outside the
-project's own environment, whose packages conflict with theirs. Doing a step again
-is instant while its recipe is unchanged; an unfinished one starts over. Python 3.11
-with its standard library is enough to run this.
+The shorter times are those of an idle machine with two cores, the longer ones of a busy machine. An environment is
+ready once the proof has seen it speculate. Several may be named at once. They live in ``$SPECTUNE_ENGINES``, else
+``~/.cache/spectune/engines``, outside the project's own environment, whose packages conflict with theirs. Doing a
+step again is instant while its recipe is unchanged; an unfinished one starts over. Python 3.11 with its standard
+library is enough to run this.
 """
 
 from __future__ import annotations
@@ -31,12 +33,14 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "src"))
+from proof import NoProof, prove  # noqa: E402
+
 from spectune.embedded.models import TARGET, data_home, fetch_embedded_target  # noqa: E402
 from spectune.errors import EnvironmentFailed  # noqa: E402
 
 SGLANG_FILES = HERE / "sglang_cpu"
 MARKER = "spectune-engine.json"
-"""In every environment made here: the recipe's hash, and whether it was finished."""
+"""In every environment made here: the recipe's hash, whether it was finished, and the proof that it serves."""
 NEEDED_FREE_BYTES = 6 * 2**30
 SAY_SOMETHING_EVERY_S = 30.0
 LOG_TAIL_LINES = 25
@@ -98,7 +102,7 @@ SGLANG = Recipe(
         "from sglang.srt.server_args import ServerArgs; print(sglang.__version__)"
     ),
     files="sglang_cpu",
-    copy=("sgl_kernel", "torchvision_nms_shim.py", "torchvision_nms_shim.pth"),
+    copy=("sgl_kernel", "spectune_sglang_cpu.py", "spectune_sglang_cpu.pth"),
     module="sglang.launch_server",
     env=(("SGLANG_USE_CPU_ENGINE", "1"), ("OMP_NUM_THREADS", "1")),
 )
@@ -163,7 +167,7 @@ def write_marker(folder: Path, marker: dict[str, Any]) -> None:
     partial.replace(folder / MARKER)
 
 
-def is_ready(folder: Path, recipe: Recipe) -> bool:
+def is_installed(folder: Path, recipe: Recipe) -> bool:
     marker = read_marker(folder)
     return (
         marker is not None and marker.get("finished") is True and marker.get("recipe") == recipe_hash(recipe)
@@ -213,7 +217,7 @@ def make_environment(recipe: Recipe, root: Path, *, force: bool, base_python: st
     say = Progress(recipe.name)
     folder, log = root / recipe.name, root / f"{recipe.name}-install.log"
     with only_one_at_a_time(root, recipe.name, say):
-        if is_ready(folder, recipe) and not force:
+        if is_installed(folder, recipe) and not force:
             say(f"{folder} is there already")
             return
         if folder.exists():
@@ -239,7 +243,7 @@ def make_environment(recipe: Recipe, root: Path, *, force: bool, base_python: st
         copy_files(recipe, python)
         version = check(recipe, python)
         write_marker(folder, {**started, "finished": True, "version": version, "python": python})
-        say(f"ready: {recipe.name} {version}")
+        say(f"installed: {recipe.name} {version}; that it serves is proven once there are models")
     say(f"start it with {python} -m {recipe.module}")
     say("and the variables " + " ".join(f"{key}={value}" for key, value in recipe.env))
 
@@ -270,7 +274,7 @@ def check(recipe: Recipe, python: str) -> str:
 def make_models(root: Path, *, gguf: Path | None, force: bool) -> None:
     """The embedded model in Hugging Face form and a random draft in both forms, in ``$SPECTUNE_HOME``."""
     say = Progress("models")
-    ready = [name for name in ("sglang", "vllm") if is_ready(root / name, RECIPES[name])]
+    ready = [name for name in ("sglang", "vllm") if is_installed(root / name, RECIPES[name])]
     if not ready:
         raise Failed(f"no engine environment in {root}: make one first (install.py sglang, or vllm)")
     python = str(python_of(root / ready[0]))
@@ -299,11 +303,34 @@ def run_script(python: str, name: str, *arguments: str) -> None:
         raise Failed(f"{name} failed; see above")
 
 
+def prove_all(root: Path, *, force: bool) -> None:
+    """Each installed engine serves the shipped EAGLE-3 draft; what was seen goes into its marker."""
+    target = data_home() / "models" / f"{TARGET}-hf"
+    if not (target / "config.json").is_file():
+        raise Failed(f"{target} is not there: make it first (install.py models)")
+    installed = [recipe for name, recipe in RECIPES.items() if is_installed(root / name, recipe)]
+    if not installed:
+        raise Failed(f"no engine environment in {root}: make one first (install.py sglang, or vllm)")
+    for recipe in installed:
+        say, folder = Progress(recipe.name), root / recipe.name
+        marker = read_marker(folder) or {}
+        if isinstance(marker.get("proof"), str) and not force:
+            say(f"ready: EAGLE-3 was served: {marker['proof']}")
+            continue
+        say("serving the shipped EAGLE-3 draft")
+        try:
+            seen = prove(recipe.name, python=python_of(folder), target=target)
+        except NoProof as error:
+            raise Failed(f"{recipe.name} is installed and does not speculate: {error}") from error
+        write_marker(folder, {**marker, "proof": seen})
+        say(f"ready: EAGLE-3 is served: {seen}")
+
+
 def status(root: Path) -> dict[str, Any]:
     """For scripts and tests: where each environment is, and whether it can be used."""
     return {
         name: {
-            "ready": is_ready(root / name, recipe),
+            "ready": is_installed(root / name, recipe) and "proof" in (read_marker(root / name) or {}),
             "python": str(python_of(root / name)),
             "module": recipe.module,
             "env": dict(recipe.env),
@@ -317,7 +344,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("what", nargs="+", choices=(*RECIPES, "models", "status"))
+    parser.add_argument("what", nargs="+", choices=(*RECIPES, "models", "proof", "status"))
     parser.add_argument("--root", type=Path, default=default_root(), help="(default: %(default)s)")
     parser.add_argument("--force", action="store_true", help="make it again even if it is there")
     parser.add_argument("--python", default=sys.executable, help="base interpreter (default: this one)")
@@ -330,6 +357,8 @@ def main() -> int:
                 print(json.dumps(status(root), indent=1))
             elif what == "models":
                 make_models(root, gguf=options.gguf, force=options.force)
+            elif what == "proof":
+                prove_all(root, force=options.force)
             else:
                 make_environment(RECIPES[what], root, force=options.force, base_python=options.python)
     except Failed as error:

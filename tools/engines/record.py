@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import re
 import signal
 import socket
 import subprocess
@@ -29,6 +28,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from proof import counter_sums
 from recording_engines import ENGINES, SERVED_NAME, SOURCES, Engine, Method, Paths
 from recording_files import Recording, Scrubber
 from recording_server import Client, body_of, free_port, server, session_members, start, stop
@@ -44,15 +44,6 @@ LONG_QUESTION = "Summarise this list: " + ", ".join(f"item {n} is number {n + 1}
 """Longer than two cache blocks of vLLM on a CPU (128 tokens each), so that asking twice hits the cache."""
 COUNTER_POLLS = 15
 COUNTER_POLL_EVERY_S = 0.2
-
-
-def counter_sums(metrics: str, names: tuple[str, ...]) -> dict[str, float | None]:
-    sums: dict[str, float | None] = dict.fromkeys(names)
-    for line in metrics.splitlines():
-        name = re.split(r"[{ ]", line, maxsplit=1)[0]
-        if name in sums:
-            sums[name] = (sums[name] or 0.0) + float(line.rpartition(" ")[2])
-    return sums
 
 
 def chat_body(question: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ CHANGED = re.compile(
     r"\b(?:is|are|was|were|been|be|gets?) (?:now )?(?:automatically |silently )?"
     r"(?:adjusted|reset|disabled|overridden|turned o(?:ff|n)|capped|clamped|ignored|forced|lowered|set to|enabled)\b"
     r"|\b(?:Overriding|Disabling|Resetting|Adjusting|Lowering|Capping) |\b[Ff]all(?:ing|s)? back\b"
-    r"|^(?:.{0,80}\] )?(?:Disable|Reset|Enforce eager set)\b|, disabling\b|\binstead\.?$"
+    r"|\bfallback to \w+ backend\b|^(?:.{0,80}\] )?(?:Disable|Reset|Enforce eager set)\b|, disabling\b|\binstead\.?$"
 )
 """An engine says that it does otherwise than asked."""
 

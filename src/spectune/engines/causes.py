@@ -76,6 +76,11 @@ _PATTERNS: tuple[tuple[str, str | None], ...] = (
         r"Capture cuda graph failed.*|operation not permitted when stream is capturing",
         "lower the memory fraction or the largest captured batch, or set cuda_graphs: false",
     ),
+    (
+        r"is not supported in decode attention backend torch_native",
+        "torch_native does not speculate, and SGLang falls back to it on a processor without Intel AMX tiles: serve on "
+        "one that has them, on a GPU, or without speculation",
+    ),
     (r"is not supported in decode attention backend.*", "give the draft its own attention backend"),
     (r"Unknown speculative algorithm name.*", "this version of the engine does not know the method"),
     (

@@ -87,7 +87,3 @@ for _name, _operator in OPERATORS.items():
     setattr(torch.ops.sgl_kernel, _name, _operator)
 for _name in ABSENT:
     setattr(torch.ops.sgl_kernel, _name, _refuse(_name))
-
-# SGLang takes the backend intel_amx, its only CPU backend with speculation, away
-# from a processor without AMX tiles; nothing here needs them.
-torch.cpu._is_amx_tile_supported = lambda: True
