@@ -135,8 +135,18 @@ def test_vllm_none_ngram_and_two_eagle3_drafts(tmp_path: Path) -> None:
     assert {"launch", "load", "warm-up", "measure", "stop"} <= set(trial.phases_s)
 
 
+WITHOUT_AMX = """
+import torch
+
+_all = torch.cpu.get_capabilities
+torch.cpu.get_capabilities = lambda: {**_all(), "amx_tile": False}
+"""
+
+
 def test_sglang_none_ngram_and_the_wrong_flag(tmp_path: Path) -> None:
+    """On a processor that reports no AMX tiles, whatever this one has: SGLang does not speculate there by itself."""
     engine = engine_of("sglang")
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_AMX, encoding="utf-8")
     report = run_study(
         tmp_path,
         {
@@ -144,7 +154,7 @@ def test_sglang_none_ngram_and_the_wrong_flag(tmp_path: Path) -> None:
             "engine": {
                 "name": "sglang",
                 "python": engine["python"],
-                "env": {**engine["env"], "HF_HUB_OFFLINE": "1"},
+                "env": {**engine["env"], "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(tmp_path)},
                 "flags": {"device": "cpu", "attention-backend": "intel_amx", "max-total-tokens": 8192,
                           "decode-log-interval": 5},
             },
