@@ -43,6 +43,11 @@ HOSTILE = [
     "```\n<b>out of the block</b>\n~~~\n",
     "back\u202eward\u2066x\x00\x9b31m",
     "&lt;i&gt; &amp; \\| \\",
+    "# heading",
+    "=cmd|' /C calc'!A0",
+    "![picture](http://evil/x)",
+    "[x]: javascript:alert(1)",
+    "1. <javascript:alert(1)>",
 ]
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from spectune import __version__
 from spectune.api.blocking import run_interruptible
 from spectune.bench.prompts import load_prompts, merge_prompts
+from spectune.cli.output import show_json
 from spectune.domain.arm import Arm, Knobs, baseline_arm
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import LoadResult
@@ -64,7 +65,7 @@ def bench_command(args: argparse.Namespace) -> int:
         except OSError as error:
             raise EnvironmentFailed(f"--save-result {args.save_result}: {error.strerror}") from error
     if args.json:
-        sys.stdout.write(text)
+        show_json(text)
     else:
         Console(highlight=False).print(bench_table(summary.arms[1].loads, findings))
     failed = any(load.failed for load in trial.loads)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from spectune.api.planned import check_command, load_study
 from spectune.cli.findings_text import counts_of, print_findings, print_not_checked, printable
+from spectune.cli.output import show_json
 from spectune.errors import BadInput
 from spectune.runner.check import CheckResult
 from spectune.runner.finding_kinds import check_codes
@@ -27,7 +28,7 @@ def check_subject(args: argparse.Namespace) -> int:
     check_codes(args.allow)
     result = _checked(args)
     if args.json:
-        sys.stdout.write(document_text(result))
+        show_json(document_text(result))
     else:
         print_result(Console(highlight=False, soft_wrap=True), result, allowed=args.allow)
     return 1 if result.errors(allowed=args.allow) else 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from rich.console import Console
 
 from spectune.api.together import compare
+from spectune.cli.output import show_json
 from spectune.exchange.compare_view import comparison_view
 
 
@@ -16,7 +16,7 @@ def compare_command(args: argparse.Namespace) -> int:
     found = compare(args.studies, allow=args.allow)
     if args.json:
         document = found.model_dump(mode="json")
-        sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        show_json(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     else:
         Console(highlight=False).print(comparison_view(found))
     return 0 if found.num_ratios else 1

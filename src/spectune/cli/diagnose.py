@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from spectune.cli.findings_text import counts_of, print_findings, print_not_checked, printable
+from spectune.cli.output import show_json
 from spectune.diagnose.facts import RunFacts
 from spectune.diagnose.inputs import log_in_folder, logs_of_dead_ranks, read_log, read_stream, study_logs
 from spectune.diagnose.judge import judge, verdict
@@ -62,7 +63,7 @@ def diagnose_command(args: argparse.Namespace) -> int:
     result = verdict(found, skipped)
     facts = [run for runs in (*studies, *of_ranks, *logs) for run in runs]
     if args.json:
-        sys.stdout.write(_json(result, facts))
+        show_json(_json(result, facts))
     else:
         _print(result, facts)
     return 1 if any(finding.severity == "error" for finding in result.findings) else 0

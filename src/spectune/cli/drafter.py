@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from spectune.cli.ending import cleaning_up
-from spectune.cli.output import say, show
+from spectune.cli.output import say, show, show_json
 from spectune.drafter.extra import needed
 from spectune.drafter.out_folder import check_out
 from spectune.errors import BadInput, Interrupted
@@ -306,4 +305,4 @@ def _cells(shape: Acceptance) -> tuple[str, str, str]:
 
 
 def _print_json(document: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n")
+    show_json(json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from spectune.api.blocking import run_interruptible
 from spectune.bench.prompts import CATEGORIES
 from spectune.cli.drafter_args import LEAST_TEMPERATURE
-from spectune.cli.output import say, show
+from spectune.cli.output import say, show, show_json
 from spectune.drafter.data.chat_encoder import TokenizerEncoder
 from spectune.drafter.data.likelihood import Likelihood, check_likelihood
 from spectune.drafter.data.manifest import Manifest, read_manifest
@@ -84,7 +83,7 @@ def data_command(args: argparse.Namespace) -> int:
             "manifest": manifest.model_dump(mode="json"),
             "likelihood": None if likelihood is None else likelihood.model_dump(mode="json"),
         }
-        sys.stdout.write(json.dumps({"schema_version": 1, **document}, indent=1, ensure_ascii=False) + "\n")
+        show_json(json.dumps({"schema_version": 1, **document}, indent=1, ensure_ascii=False) + "\n")
     else:
         show([*data_lines(manifest, Path(args.out)), *likelihood_lines(likelihood)])
     bad = manifest.num_failed > manifest.num_prompts / 10 or manifest.num_rows == 0

@@ -21,7 +21,7 @@ from typing import Any
 
 from spectune.bench.prompts import CATEGORIES
 from spectune.cli.drafter_demo_report import demo_sections, print_sections, write_demo_report
-from spectune.cli.output import say
+from spectune.cli.output import say, show_json
 from spectune.drafter.data.plan import planned_prompts, read_plan
 from spectune.drafter.extra import needed
 from spectune.embedded.models import TARGET, data_home, fetch_embedded_target
@@ -120,7 +120,7 @@ def drafter_demo_command(args: argparse.Namespace) -> int:
     paths = write_demo_report(demo.out, sections)
     if args.json:
         document = {"schema_version": 1, "size": asdict(demo.size), "results": results}
-        sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n")
+        show_json(json.dumps(document, indent=1, ensure_ascii=True, allow_nan=False) + "\n")
     else:
         print_sections(sections)
         sys.stdout.write("".join(f"report: {path}\n" for path in paths))

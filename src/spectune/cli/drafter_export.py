@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from spectune.cli.ending import cleaning_up
-from spectune.cli.output import show
+from spectune.cli.output import show, show_json
 from spectune.domain.sizes import in_bytes
 from spectune.drafter.engine_view import NAMES
 from spectune.drafter.export import ExportReport, ExportRequest, export_draft
@@ -37,7 +36,7 @@ def export_command(args: argparse.Namespace) -> int:
     with cleaning_up():
         report = export_draft(request)
     if args.json:
-        sys.stdout.write(report.model_dump_json(indent=1) + "\n")
+        show_json(report.model_dump_json(indent=1) + "\n")
     else:
         show(export_lines(report))
     return 0

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spectune.cli.output import show
+from spectune.cli.output import show, show_json
 from spectune.domain.interval import Interval
 from spectune.domain.statistics import t_quantile
 from spectune.drafter.forecast import make_forecast
@@ -65,7 +64,7 @@ def forecast_command(args: argparse.Namespace) -> int:
         raise BadInput("--price-per-hour: needs --train-s-per-sample, --data-s-per-sample, or both")
     report = make_forecast(request)
     if args.json:
-        sys.stdout.write(report.model_dump_json(indent=1) + "\n")
+        show_json(report.model_dump_json(indent=1) + "\n")
     else:
         show(forecast_lines(report))
     return 0

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from spectune.cli.output import show
+from spectune.cli.output import show, show_json
 from spectune.domain.sizes import in_bytes
 from spectune.drafter.engine_view import NAMES, EngineView
 from spectune.drafter.inspect import Inspection, inspect_draft
@@ -18,7 +17,7 @@ def inspect_command(args: argparse.Namespace) -> int:
     versions = {engine: getattr(args, f"{engine}_version") for engine in NAMES}
     found = inspect_draft(args.path, target=args.target, versions=versions)
     if args.json:
-        sys.stdout.write(found.model_dump_json(indent=1) + "\n")
+        show_json(found.model_dump_json(indent=1) + "\n")
     else:
         show(inspection_lines(found))
     own = [view for view in found.engines if view.own_method]

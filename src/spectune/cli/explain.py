@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from rich.console import Console
 
 from spectune.api.explained import explain_table
 from spectune.api.results import open_study
 from spectune.cli.drafter_forecast import forecast_lines, parse_point
+from spectune.cli.output import show_json
 from spectune.drafter.forecast_forms import DataPoint
 from spectune.errors import BadInput
 from spectune.explain.records import Explanation
@@ -29,7 +29,7 @@ def explain_command(args: argparse.Namespace) -> int:
         found = _with_training(found, tuple(parse_point("--point", text) for text in args.point))
     if args.json:
         document = found.model_dump(mode="json")
-        sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        show_json(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     else:
         Console(highlight=False).print(explanation_view(found), crop=False)
     return 0

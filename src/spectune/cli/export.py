@@ -7,6 +7,7 @@ import os
 import sys
 
 from spectune.api.results import open_study
+from spectune.cli.output import show_document
 from spectune.errors import BadInput
 from spectune.exchange.export_options import ExportOptions
 from spectune.exchange.loaded import LoadedStudy
@@ -50,7 +51,7 @@ def export_command(args: argparse.Namespace) -> int:
     )
     results = open_study(args.study)
     if args.output in (None, "-"):
-        sys.stdout.write(results.export(args.form, options))
+        show_document(results.export(args.form, options))
     else:
         results.write_export(args.form, args.output, options)
     return 0

@@ -7,6 +7,7 @@ import json
 import sys
 
 from spectune.api.together import gate
+from spectune.cli.output import show_json
 from spectune.report.words import one_line
 
 
@@ -22,7 +23,7 @@ def gate_command(args: argparse.Namespace) -> int:
     )
     if args.json:
         document = result.model_dump(mode="json")
-        sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        show_json(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     else:
         sys.stdout.write(f"{one_line(result.line)}\n")
         for check in result.comparability.differences:

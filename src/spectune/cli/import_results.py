@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from spectune.api.together import import_results
+from spectune.cli.output import show_json
 from spectune.errors import BadInput
 from spectune.exchange.imports.results import ArmHints
 from spectune.report.terminal import study_tables
@@ -40,7 +40,7 @@ def import_command(args: argparse.Namespace) -> int:
             "num_trials": len(trials),
             "missing": list(imported.missing),
         }
-        sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        show_json(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         return 0
     console = Console(highlight=False)
     console.print(study_tables(results.summary))

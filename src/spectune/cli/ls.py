@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spectune.api.together import list_studies
+from spectune.cli.output import show_json
 from spectune.exchange.listing import ListedStudy, age_of
 from spectune.report.words import UNKNOWN, one_line, times
 from spectune.store.places import is_shared, same_place
@@ -24,7 +25,7 @@ def ls_command(args: argparse.Namespace) -> int:
     found = list_studies(args.folder)
     if args.json:
         document = {"schema_version": 1, "studies": [s.model_dump(mode="json") for s in found]}
-        sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        show_json(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         return 0
     if not found:
         sys.stderr.write(f"{args.folder}: no study below it\n")

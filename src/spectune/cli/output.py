@@ -6,12 +6,25 @@ import sys
 from collections.abc import Iterable
 
 from spectune.domain.secrets import redact_text
-from spectune.report.words import visible
+from spectune.report.words import INVISIBLE, visible
 
 
 def show(lines: Iterable[str]) -> None:
     """On standard output, each as one line, without what a terminal would obey."""
     sys.stdout.write("".join(visible(line).replace("\n", " ") + "\n" for line in lines))
+
+
+def show_json(text: str) -> None:
+    """A JSON document on standard output; what a terminal would obey stands in it as JSON's own escapes."""
+    sys.stdout.write(INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+
+
+def show_document(text: str) -> None:
+    """A script or a table on standard output: as it is for a file or a pipe, without control marks for a terminal."""
+    shown = visible(text) if sys.stdout.isatty() else text
+    sys.stdout.write(shown)
+    if shown != text and shown != text.replace("\r\n", "\n"):
+        say("characters that a terminal would obey are not shown here; a file has them: -o FILE")
 
 
 def say(text: str) -> None:

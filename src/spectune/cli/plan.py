@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spectune.api.progress import duration
+from spectune.cli.output import show_json
 from spectune.domain.cluster_time import ClusterTime
 from spectune.domain.machine import Machine
 from spectune.domain.study import Study
@@ -50,9 +50,7 @@ def plan_command(args: argparse.Namespace) -> int:
         level=_LEVEL,
     )
     if args.json:
-        sys.stdout.write(
-            json.dumps(_document(study, plan), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        )
+        show_json(json.dumps(_document(study, plan), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     else:
         _show(study, plan, args)
     return 1 if all(time.never is not None for time in plan.times) else 0

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spectune.api.together import query
+from spectune.cli.output import show_document, show_json
 from spectune.errors import BadInput
 from spectune.exchange.query import COLUMNS, QueryResult
 from spectune.exchange.tables import csv_text
@@ -31,9 +32,9 @@ def query_command(args: argparse.Namespace) -> int:
         raise BadInput("query: give a SELECT statement; --columns lists what there is")
     result = query(args.sql, args.studies or ["studies"])
     if args.json:
-        sys.stdout.write(_json(result))
+        show_json(_json(result))
     elif args.csv:
-        sys.stdout.write(csv_text(result.rows, result.columns))
+        show_document(csv_text(result.rows, result.columns))
     else:
         _print(result)
     return 0

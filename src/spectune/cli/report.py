@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from rich.console import Console
 
 from spectune.api.results import open_study
+from spectune.cli.output import show_json
 from spectune.errors import BadInput
 from spectune.report.terminal import study_tables
 
@@ -21,7 +21,7 @@ def report_command(args: argparse.Namespace) -> int:
     summary = results.summary
     if args.json:
         document = summary.model_dump(mode="json")
-        sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        show_json(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         return 0
     console = Console(highlight=False)
     console.print(study_tables(summary))

@@ -18,6 +18,7 @@ from spectune.api.prepared import PreparedStudy
 from spectune.api.progress import ProgressView, duration
 from spectune.api.results import StudyResults
 from spectune.cli.findings_text import print_findings, printable
+from spectune.cli.output import show_json
 from spectune.domain.study import Study
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
@@ -189,4 +190,4 @@ def _print_dry_run(study: Study, preview: Preview) -> None:
 
 
 def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    show_json(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

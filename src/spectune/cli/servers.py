@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spectune.api.blocking import run_interruptible
+from spectune.cli.output import show_json
 from spectune.domain.arm import Arm
 from spectune.domain.study import Study
 from spectune.domain.trial import StopProof
@@ -89,7 +90,7 @@ def ps(args: argparse.Namespace) -> int:
     servers = run_interruptible(_servers(host), on_signal=_say, resume_hint="")
     if args.json:
         rows = [_public(s) for s in servers]
-        sys.stdout.write(json.dumps({"schema_version": 1, "servers": rows}, indent=1) + "\n")
+        show_json(json.dumps({"schema_version": 1, "servers": rows}, indent=1) + "\n")
         return 0
     if not servers:
         sys.stdout.write("no servers\n")
@@ -117,7 +118,7 @@ def down(args: argparse.Namespace) -> int:
         rows = [
             {"server_id": name, **(proof.model_dump(mode="json") if proof else {})} for name, proof in stopped
         ]
-        sys.stdout.write(json.dumps({"schema_version": 1, "stopped": rows}, indent=1) + "\n")
+        show_json(json.dumps({"schema_version": 1, "stopped": rows}, indent=1) + "\n")
     return 0
 
 
@@ -302,14 +303,14 @@ def _proof_words(status: ServerStatus, proof: StopProof | None) -> str:
 
 def _show(server: ServerStatus, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps({"schema_version": 1, **_public(server)}, indent=1) + "\n")
+        show_json(json.dumps({"schema_version": 1, **_public(server)}, indent=1) + "\n")
     else:
         sys.stdout.write(f"{server.server_id}  {_url(server)}  log: {server.log_path}\n")
 
 
 def _show_url(url: str, *, as_json: bool) -> None:
     text = json.dumps({"schema_version": 1, "base_url": url, "adopted": True}, indent=1) if as_json else url
-    sys.stdout.write(text + "\n")
+    show_json(text + "\n")
 
 
 def _say(text: str) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 
+from spectune.cli.output import show_json
 from spectune.store.opening import live_study
 from spectune.watch.server import WatchServer
 from spectune.watch.study_view import StudyView
@@ -37,7 +38,7 @@ def watch_command(args: argparse.Namespace) -> int:
 def _announce(server: WatchServer, *, as_json: bool) -> None:
     if as_json:
         document = {"schema_version": 1, "url": server.url, "port": server.port, "token": server.token}
-        sys.stdout.write(json.dumps(document) + "\n")
+        show_json(json.dumps(document) + "\n")
     else:
         sys.stdout.write(f"{server.url}\n")
         sys.stderr.write("open this address in a browser; Ctrl-C ends the page, not the study\n")

@@ -16,6 +16,7 @@ from spectune.exchange.export_options import Rows
 from spectune.exchange.loaded import LoadedStudy
 from spectune.exchange.prompt_rows import prompt_rows
 from spectune.report.records import ArmSummary, LoadSummary
+from spectune.report.words import visible
 
 Kind = type[str] | type[int] | type[float] | type[bool]
 Row = dict[str, Any]
@@ -276,7 +277,7 @@ def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        clean = value.replace("\x00", "�")
+        clean = visible(value)
         return f"'{clean}" if _FORMULA.match(clean) else clean
     return "" if value is None else value
 

@@ -25,7 +25,7 @@ VERDICT_WORDS: Mapping[Verdict, str] = {
 VERDICT_MARKS: Mapping[Verdict, str] = {"FASTER": "▲", "SLOWER": "▼", "SAME": "=", "CANNOT_TELL": "?"}
 
 _ESCAPE_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_INVISIBLE = re.compile(
+INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
 _BLANKS = re.compile(r"\s+")
@@ -38,7 +38,7 @@ def visible(text: str) -> str:
     prompt or a file passes here before it is shown anywhere.
     """
     text = text.replace("\r\n", "\n")
-    return _INVISIBLE.sub("�", _ESCAPE_SEQUENCES.sub("", text))
+    return INVISIBLE.sub("�", _ESCAPE_SEQUENCES.sub("", text))
 
 
 def one_line(text: str, *, limit: int | None = None) -> str:
