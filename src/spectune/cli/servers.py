@@ -281,6 +281,10 @@ def _url(server: ServerStatus) -> str:
 
 
 def _trouble(server: ServerStatus) -> str:
+    if server.is_lost:
+        return "  its record is gone or damaged; found by its processes"
+    if server.state == "running" and not server.can_be_asked:
+        return "  its supervisor is suspended or has lost its socket; `down` stops both"
     if server.state == "orphaned":
         return f"  its supervisor was killed; left: pids {', '.join(map(str, server.orphans))}"
     if server.left:

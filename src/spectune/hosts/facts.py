@@ -190,6 +190,10 @@ class ServerStatus:
     orphans: tuple[int, ...] = ()
     left: tuple[str, ...] = field(default=())
     """What could not be shown to be gone."""
+    is_lost: bool = False
+    """Its record is gone or garbled: it was found by what its processes carry."""
+    can_be_asked: bool = True
+    """Whether its supervisor is not suspended and has a socket."""
 
 
 def read_server_status(row: Mapping[str, Any]) -> ServerStatus:
@@ -212,4 +216,6 @@ def read_server_status(row: Mapping[str, Any]) -> ServerStatus:
         ended=None if ended is None else read_ended(ended),
         orphans=tuple(row["orphans"]),
         left=tuple((row.get("proof") or {}).get("left", ())),
+        is_lost=bool(row.get("lost")),
+        can_be_asked=bool(row.get("can_be_asked", True)),
     )

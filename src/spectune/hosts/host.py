@@ -171,6 +171,8 @@ class Host:
     async def servers(self) -> list[ServerStatus]:
         """Every server with a record on this host, in the order of their starts."""
         reply = await self._ask(["list", self._shell.servers], {}, timeout_s=60)
+        if "error" in reply:
+            raise EnvironmentFailed(f"{self.name}: {reply['error']}")
         return sorted((read_server_status(row) for row in reply["servers"]), key=lambda s: s.started_at)
 
     async def sweep(self, server_id: str) -> StopProof:

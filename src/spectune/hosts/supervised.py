@@ -116,7 +116,7 @@ class SupervisedServer:
         return proof
 
     async def _stop_through_supervisor(self, grace_s: float) -> dict[str, Any] | None:
-        """The supervisor's last report; ``None`` if it is dead. After a cut it is asked again."""
+        """The supervisor's last report; ``None`` if it is dead, or does not answer. After a cut it is asked again."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.host.patience_s(self.lease_s)
         while True:
@@ -128,7 +128,7 @@ class SupervisedServer:
                 if await self.host.last_words(self.server_id) is not None:
                     return None
                 if loop.time() > deadline:
-                    raise
+                    return None
                 await asyncio.sleep(_RETRY_S)
 
     async def renew(self, *, lease_s: float | None) -> None:

@@ -13,8 +13,9 @@ lies in the package; to another host it is copied. Commands::
 
 No descendant escapes: on Linux the supervisor is a child subreaper, so a process that detaches becomes its
 child, and "nothing is left" is what the kernel says when there is no child to wait for. For the case that the
-supervisor itself is killed, every process is also known by pid and start time, and by a marker in its
-environment. Nothing is ever signalled for its name, or for holding a port.
+supervisor itself is killed, its parent is a second subreaper that does nothing but wait (the keeper): what was
+left becomes its child. Every process is also known by pid and start time, and by the marker and the folder in its
+environment, which find a server whose record is gone. Nothing is ever signalled for its name, or for holding a port.
 
 It serves as long as somebody renews the lease. When nobody does, it stops the server and leaves a record.
 
@@ -46,6 +47,8 @@ from typing import Any, NamedTuple
 
 VERSION = 1
 MARKER = "SPECTUNE_SERVER_ID"
+FOLDER = "SPECTUNE_SERVER_FOLDER"
+"""In the environment of a server: the folder of its record."""
 SOCKET = "control.sock"
 STATUS = "status.json"
 LOG = "server.log"
@@ -58,6 +61,9 @@ _STOP_TICK_S = 0.02
 _TERM_ALL_S = 2.0
 _KILL_WAIT_S = 10.0
 _REAP_WAIT_S = 5.0
+_RETIRE_S = 38.0
+"""What a supervisor that was told to end may take to stop its server."""
+_WATCHER, _KEEPER = "spectune-watch", "spectune-keep"
 _LINGER_S = 60.0
 _MAX_LOG_CHUNK = 1 << 18
 _MAX_LINE = 1 << 20
@@ -140,12 +146,18 @@ def process_table() -> dict[int, Process]:
     if not IS_LINUX:
         return _process_table_ps()
     found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            process = read_process(int(name))
-            if process is not None:
-                found[process.pid] = process
+    for pid in _pids():
+        process = read_process(pid)
+        if process is not None:
+            found[process.pid] = process
     return found
+
+
+def _pids() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except FileNotFoundError:
+        return []
 
 
 _PS_ROW = re.compile(
@@ -176,16 +188,17 @@ def _process_table_ps() -> dict[int, Process]:
 
 def marker_of(pid: int) -> str | None:
     """The marker in a process's environment, where it can be read and was not overwritten."""
+    return environment_of(pid).get(MARKER)
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """A process's variables at its start, where they can be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            environment = file.read()
+            entries = os.fsdecode(file.read()).split("\0")
     except _UNSEEN:
-        return None
-    for entry in environment.split(b"\0"):
-        name, _, value = entry.partition(b"=")
-        if name == MARKER.encode():
-            return value.decode(errors="replace")
-    return None
+        return {}
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries)}
 
 
 def command_of(pid: int) -> str:
@@ -246,6 +259,61 @@ def members(
     return [table[pid] for pid in sorted(ours) if table[pid].is_alive]
 
 
+class Trace(NamedTuple):
+    """What is alive of a server, by what its processes carry."""
+
+    marker: str
+    watchers: dict[str, Process]
+    """The supervisor and its keeper, by those names."""
+    processes: list[Process]
+
+
+def traces(base: str) -> dict[str, Trace]:
+    """The servers whose folders lie in ``base``, and that have living processes, by folder; Linux alone shows them."""
+    found: dict[str, Trace] = {}
+    table = process_table() if IS_LINUX else {}
+    for process in table.values():
+        folder, marker, role = _belongs_to(process.pid)
+        if folder and process.is_alive and os.path.dirname(folder) == base:
+            known = found.get(folder, Trace("", {}, []))
+            if role:
+                known.watchers[role] = process
+            else:
+                known.processes.append(process)
+            found[folder] = known if known.marker else known._replace(marker=marker)
+    for trace in found.values():
+        watchers = {process.pid for process in trace.watchers.values()}
+        below = {pid for watcher in watchers for pid in descendants(table, watcher)}
+        more = below - watchers - {process.pid for process in trace.processes}
+        trace.processes.extend(table[pid] for pid in sorted(more) if table[pid].is_alive)
+    return {folder: trace for folder, trace in found.items() if trace.processes}
+
+
+def _belongs_to(pid: int) -> tuple[str, str, str]:
+    """Folder, marker and role of a process of a server, or of one that stands beside it; empty for a stranger."""
+    role = role_of(pid)
+    if not role:
+        variables = environment_of(pid)
+        return variables.get(FOLDER, ""), variables.get(MARKER, ""), ""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = os.fsdecode(file.read()).rstrip("\0").split("\0")
+    except _UNSEEN:
+        return "", "", ""
+    is_ours = words[-2:-1] == ["start"]
+    return (os.path.realpath(os.path.expanduser(words[-1])) if is_ours else ""), "", role
+
+
+def role_of(pid: int) -> str:
+    """``_WATCHER`` or ``_KEEPER``, as a process of ours calls itself; empty for any other."""
+    try:
+        with open(f"/proc/{pid}/comm", errors="replace") as file:
+            name = file.read().strip()
+    except _UNSEEN:
+        return ""
+    return name if name in (_WATCHER, _KEEPER) else ""
+
+
 def signal_process(process: Process, number: int) -> None:
     """Signals it if its number still belongs to it."""
     now = read_process(process.pid)
@@ -273,7 +341,7 @@ def port_owner(port: int) -> dict[str, Any] | None:
     inodes = _listening_inodes(port)
     if not inodes:
         return None
-    pid = _holder_of(inodes, (int(name) for name in os.listdir("/proc") if name.isdigit()))
+    pid = _holder_of(inodes, _pids())
     return {"pid": pid, "command": command_of(pid) if pid is not None else None}
 
 
@@ -394,7 +462,7 @@ def _open_in_shm(pid: int) -> list[tuple[str, int]]:
 def _holders_of(inodes: set[int]) -> dict[int, set[int]]:
     """The processes in which these files of /dev/shm are open, by inode."""
     holders: dict[int, set[int]] = {}
-    for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()] if inodes else ():
+    for pid in _pids() if inodes else ():
         for _, inode in _open_in_shm(pid):
             if inode in inodes:
                 holders.setdefault(inode, set()).add(pid)
@@ -504,7 +572,7 @@ def sysv_segments() -> list[_Ipc]:
 class Supervisor:
     """Owns one server from its start to its proven end."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: dict[str, Any], *, keeper: Process | None = None) -> None:
         self.spec = spec
         self.marker = str(spec["marker"])
         self.lease_s: float | None = spec.get("lease_s")
@@ -537,6 +605,7 @@ class Supervisor:
         me = read_process(os.getpid())
         self.since = me.start if me is not None else 0
         self.me = [os.getpid(), self.since]
+        self.keeper = list(keeper.key) if keeper is not None else None
         self.renew()
 
     # starting
@@ -561,7 +630,7 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        env = {**os.environ, **self.spec.get("env", {}), MARKER: self.marker}
+        env = {**os.environ, **self.spec.get("env", {}), MARKER: self.marker, FOLDER: os.getcwd()}
         os.makedirs(os.path.dirname(self.log_path), exist_ok=True)
         with open(self.log_path, "ab") as log:
             child = subprocess.Popen(
@@ -855,6 +924,7 @@ class Supervisor:
             "state": self.state,
             "ready": self.is_ready,
             "supervisor": self.me,
+            "keeper": self.keeper,
             "leader": list(self.leader),
             "boot_id": boot_id(),
             "marker": self.marker,
@@ -1035,6 +1105,15 @@ class Supervisor:
             client.close()
 
 
+def _of_another_user(pid: int) -> str:
+    """Words for the owner of a process, if that is not who runs this."""
+    with contextlib.suppress(OSError):
+        owner = os.stat(f"/proc/{pid}").st_uid
+        if owner != os.geteuid():
+            return f", of user {owner}, who alone can stop it"
+    return ""
+
+
 def seconds_in(request: dict[str, Any], name: str, *, default: float | None = None) -> float:
     """A client's number of seconds; ``ValueError`` for what is none: a text, NaN, a negative or endless one."""
     value = request.get(name, default)
@@ -1055,7 +1134,7 @@ def prove(
     took_s: float,
 ) -> dict[str, Any]:
     """What a stop left: ``left`` is empty only if nothing is."""
-    left = [f"process {process.pid} ({command_of(process.pid)})" for process in remaining]
+    left = [f"process {p.pid} ({command_of(p.pid)}{_of_another_user(p.pid)})" for p in remaining]
     removed: list[str] = []
     kept: list[str] = []
     closed: list[int] = []
@@ -1096,6 +1175,13 @@ def has_no_child() -> bool | None:
     except ChildProcessError:
         return True
     return False
+
+
+def name_myself(name: str) -> None:
+    """Shown by ``ps`` and ``top``, at most 15 characters (Linux)."""
+    if IS_LINUX:
+        pr_set_name = 15
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_name, name.encode(), 0, 0, 0)
 
 
 def become_subreaper() -> None:
@@ -1367,17 +1453,37 @@ def start(folder: str) -> int:
     if os.fork():
         os._exit(0)
     os.close(reader)
-    _become_daemon(writer)
-    return 0
-
-
-def _become_daemon(writer: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     own_log = os.open("supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.dup2(own_log, 2)
-    supervisor = Supervisor(json.loads(read_text("spec.json")))
+    keeper = None
+    if IS_LINUX:
+        become_subreaper()
+        keeper = read_process(os.getpid())
+        if os.fork():
+            os.close(writer)
+            _keep()
+    _become_daemon(writer, keeper)
+    return 0
+
+
+def _keep() -> None:
+    """Waits until no process of the server is left: what outlives a killed supervisor becomes our child."""
+    name_myself(_KEEPER)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.chdir("/")
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+    os._exit(0)
+
+
+def _become_daemon(writer: int, keeper: Process | None) -> None:
+    name_myself(_WATCHER)
+    supervisor = Supervisor(json.loads(read_text("spec.json")), keeper=keeper)
     try:
         supervisor.start()
         text = json.dumps(supervisor.report())
@@ -1431,34 +1537,149 @@ def connect(folder: str) -> int:
                     view = view[os.write(1, view) :]
 
 
+def read_record(folder: str) -> dict[str, Any]:
+    """The status of a server as it lies there; ``ValueError`` where it is not whole."""
+    path = os.path.join(folder, STATUS)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError("not a file")
+    try:
+        status = json.loads(read_text(path))
+        for name in ("supervisor", "leader"):
+            pid, start = status[name]
+            status[name] = [int(pid), int(start)]
+        status["known"] = [[int(pid), int(start), str(command)] for pid, start, command in status["known"]]
+        status["since"] = int(status["since"])
+        status["started_at"] = float(status["started_at"])
+        if not all(isinstance(status[name], str) for name in ("marker", "state", "log_path", "boot_id")):
+            raise ValueError("not a record of this version")
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not a record of this version: {type(error).__name__}") from None
+    return dict(status)
+
+
+def record_of(folder: str, trace: Trace | None = None) -> dict[str, Any] | None:
+    """What is known of a server: its record, or, if that is gone or garbled, what its living processes tell."""
+    with contextlib.suppress(OSError, ValueError):
+        return read_record(folder)
+    folder = os.path.realpath(folder)
+    trace = trace or traces(os.path.dirname(folder)).get(folder)
+    return None if trace is None else _record_from(folder, trace)
+
+
+def _record_from(folder: str, trace: Trace) -> dict[str, Any]:
+    spec: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
+        read = json.loads(read_text(os.path.join(folder, "spec.json")))
+        spec = read if read.get("marker") == trace.marker or not trace.marker else {}
+    processes = sorted(trace.processes, key=lambda process: process.start)
+    everyone = [*processes, *trace.watchers.values()]
+    watcher, keeper = (trace.watchers.get(role) for role in (_WATCHER, _KEEPER))
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - min(p.start for p in everyone) / _TICKS_PER_S
+    return {
+        "version": VERSION,
+        "state": "running",
+        "lost": True,
+        "supervisor": [0, 0] if watcher is None else list(watcher.key),
+        "keeper": None if keeper is None else list(keeper.key),
+        "leader": list(processes[0].key) if processes else [0, 0],
+        "boot_id": boot_id(),
+        "marker": trace.marker or str(spec.get("marker", "")),
+        "since": min(process.start for process in everyone),
+        "started_at": time.time() - age_s,
+        "ports": spec.get("ports", []),
+        "strict_ports": bool(spec.get("strict_ports")),
+        "log_path": str(spec.get("log_path") or os.path.join(folder, LOG)),
+        "label": spec.get("label"),
+        "owner": spec.get("owner"),
+        "known": [[process.pid, process.start, command_of(process.pid)] for process in processes],
+        "existed": segments_now(),
+        "existed_sysv": [segment.shmid for segment in sysv_segments()],
+        "ended": None,
+        "proof": None,
+    }
+
+
+def process_called(key: Any) -> Process | None:
+    """The living process with this pid and start time, if there still is one."""
+    process = read_process(int(key[0])) if key else None
+    return process if process is not None and process.is_alive and process.start == key[1] else None
+
+
 def is_supervised(status: dict[str, Any]) -> bool:
     """Whether the supervisor that wrote this status still runs."""
-    if status.get("boot_id") != boot_id():
-        return False
-    process = read_process(int(status["supervisor"][0]))
-    return process is not None and process.is_alive and process.start == status["supervisor"][1]
+    return status.get("boot_id") == boot_id() and process_called(status["supervisor"]) is not None
+
+
+def can_be_asked(folder: str, status: dict[str, Any]) -> bool:
+    """Whether its supervisor can answer: it is not suspended, and its socket is there."""
+    supervisor = process_called(status["supervisor"])
+    has_socket = os.path.exists(os.path.join(folder, SOCKET))
+    return supervisor is not None and supervisor.state not in "Tt" and has_socket
+
+
+def keeper_of(status: dict[str, Any]) -> Process | None:
+    """The one that waits for what its supervisor left; known by pid and start time, and by what it calls itself."""
+    keeper = process_called(status.get("keeper"))
+    return keeper if keeper is not None and role_of(keeper.pid) == _KEEPER else None
 
 
 def orphans(status: dict[str, Any]) -> list[Process]:
-    """What a dead supervisor left: by marker, or by pid and start time."""
+    """What a dead supervisor left: below its keeper, by marker, or by pid and start time."""
     if status.get("boot_id") != boot_id():
         return []
+    keeper = keeper_of(status)
     known = [(int(pid), int(start)) for pid, start, _ in status.get("known", ())]
-    return members(str(status["marker"]), known, since=int(status["since"]))
+    root = None if keeper is None else keeper.pid
+    found = members(str(status["marker"]), known, since=int(status["since"]), root=root)
+    return [process for process in found if list(process.key) != status["supervisor"]]
+
+
+def retire(status: dict[str, Any]) -> str | None:
+    """Ends a supervisor that cannot be asked, after its server if it can still do that; the reason if it cannot be."""
+    supervisor = process_called(status["supervisor"])
+    if supervisor is None:
+        return None
+    if IS_LINUX and role_of(supervisor.pid) != _WATCHER:
+        return (
+            f"pid {supervisor.pid} does not look like the supervisor that its record names: stop it yourself"
+        )
+    try:
+        os.kill(supervisor.pid, signal.SIGCONT)
+    except PermissionError:
+        return f"pid {supervisor.pid} belongs to another user, who alone can stop it"
+    except ProcessLookupError:
+        return None
+    signal_process(supervisor, signal.SIGTERM)
+    deadline = time.monotonic() + _RETIRE_S
+    while process_called(status["supervisor"]) is not None and time.monotonic() < deadline:
+        time.sleep(_STOP_TICK_S)
+    signal_process(supervisor, signal.SIGKILL)
+    return None
 
 
 def sweep(folder: str) -> int:
-    """Ends the orphans of a folder whose supervisor is dead, and prints the proof."""
-    try:
-        status = json.loads(read_text(os.path.join(folder, STATUS)))
-    except FileNotFoundError:
+    """Ends what is left of a server whose supervisor is dead or cannot be asked, and prints the proof."""
+    status = record_of(folder)
+    if status is None:
         return refuse(
             f"{folder}: the record of this server is gone; another command ended it (`spectune down` does)"
+            if not os.path.exists(os.path.join(folder, STATUS))
+            else f"{folder}: no record of a server that can be read, and no process of it is alive"
         )
-    except (OSError, ValueError) as error:
-        return refuse(f"{folder}: no record of a server: {error}")
+    keeper = keeper_of(status)
+    if keeper is not None:
+        signal_process(keeper, signal.SIGCONT)
     if is_supervised(status) and status["state"] != "ended":
-        return refuse(f"{folder}: its supervisor is alive: ask it to stop", errno.EBUSY)
+        if can_be_asked(folder, status) and not status.get("lost"):
+            return refuse(f"{folder}: its supervisor is alive: ask it to stop", errno.EBUSY)
+        reason = retire(status)
+        if reason is not None:
+            return refuse(f"{folder}: {reason}", errno.EPERM)
+        with contextlib.suppress(OSError, ValueError):
+            last = read_record(folder)
+            if last["marker"] == status["marker"] and last["proof"] is not None:
+                sys.stdout.write(json.dumps(last))
+                return 0
     began = time.monotonic()
     killed: dict[int, str] = {}
     remaining = orphans(status)
@@ -1487,6 +1708,8 @@ def sweep(folder: str) -> int:
         existed_sysv=set(status.get("existed_sysv", ())),
         took_s=time.monotonic() - began,
     )
+    if keeper is not None and not remaining:
+        proof["no_child_left"] = _has_gone(keeper, within_s=_REAP_WAIT_S) or None
     status.update(state="ended", proof=proof)
     status["ended"] = status.get("ended") or {
         "code": None,
@@ -1499,17 +1722,33 @@ def sweep(folder: str) -> int:
     return 0
 
 
+def _has_gone(keeper: Process, *, within_s: float) -> bool:
+    """Whether a keeper has ended, as it does when the kernel knows no child of it."""
+    deadline = time.monotonic() + within_s
+    while process_called(keeper.key) is not None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_STOP_TICK_S)
+    return True
+
+
 def list_servers(base: str) -> int:
     """The status of every server in ``base``, with ``alive`` (supervised) and ``orphans`` (pids)."""
     found = []
-    for name in sorted(os.listdir(base)) if os.path.isdir(base) else ():
-        try:
-            status = json.loads(read_text(os.path.join(base, name, STATUS)))
-            alive = is_supervised(status)
-            left = [] if alive else [process.pid for process in orphans(status)]
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
-            continue
-        found.append({**status, "name": name, "alive": alive, "orphans": left})
+    base = os.path.realpath(base)
+    try:
+        names = set(os.listdir(base)) if os.path.isdir(base) else set()
+    except PermissionError as error:
+        return refuse(f"{base}: {error.strerror}: these records are another user's", error.errno)
+    alive = traces(base)
+    for name in sorted(names | {os.path.basename(folder) for folder in alive}):
+        folder = os.path.join(base, name)
+        status = record_of(folder, alive.get(folder)) if folder in alive or name in names else None
+        if status is not None:
+            supervised = is_supervised(status)
+            left = [] if supervised else [process.pid for process in orphans(status)]
+            row = {"name": name, "alive": supervised, "can_be_asked": can_be_asked(folder, status)}
+            found.append({**status, **row, "orphans": left})
     sys.stdout.write(json.dumps({"servers": found}))
     return 0
 
@@ -1517,8 +1756,10 @@ def list_servers(base: str) -> int:
 def forget(folder: str) -> int:
     """Removes the record of a server that has ended. Its log stays."""
     try:
-        status = json.loads(read_text(os.path.join(folder, STATUS)))
-        if is_supervised(status):
+        status = record_of(folder)
+        if status is None:
+            pass
+        elif is_supervised(status):
             if status["state"] != "ended":
                 return refuse(f"{folder}: its server has not ended", errno.EBUSY)
             os.kill(int(status["supervisor"][0]), signal.SIGTERM)  # it only waits to be heard
@@ -1537,12 +1778,21 @@ def forget(folder: str) -> int:
 
 def main(words: list[str]) -> int:
     commands = {"start": start, "connect": connect, "sweep": sweep, "list": list_servers, "forget": forget}
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # whoever started us may have had them ignored, or kept back
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if words == ["facts"]:
         sys.stdout.write(json.dumps(host_facts(json.load(sys.stdin))))
         return 0
     if len(words) != 2 or words[0] not in commands:
         sys.stderr.write(f"usage: supervisor.py {'|'.join(commands)} FOLDER, or supervisor.py facts\n")
         return 2
+    if IS_LINUX and read_process(os.getpid()) is None:
+        return refuse(
+            "this system shows no processes (/proc is missing): no server can be watched, found or shown to be gone "
+            "here; mount it (mount -t proc proc /proc)"
+        )
     return commands[words[0]](os.path.expanduser(words[1]))
 
 

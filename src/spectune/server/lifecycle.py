@@ -32,7 +32,6 @@ from spectune.server.ranks import (
     RankState,
     admit_rank,
     gpu_rows,
-    gpus_before,
     let_ranks_go,
     mark_ranks_ready,
     ranked,
@@ -244,21 +243,24 @@ async def end_server(host: Host, status: ServerStatus, *, grace_s: float = 20.0)
 
     ``None``: it had already ended, in good order. Raises ``TeardownUnproven``.
     """
-    if status.state in ("running", "stopping"):
-        server = await host.attach(status.server_id)
-        before = gpus_before(server)
-        proof = await server.stop(grace_s=grace_s)
-        proof = await prove_gpu_memory(host, proof, before=before)
-    elif status.state == "orphaned" or status.left:
-        proof = await host.sweep(status.server_id)
-        known = status.about.get("gpus")
-        before = None if known is None else tuple(Gpu(**gpu) for gpu in known)
-        proof = await prove_gpu_memory(host, proof, before=before)
-    else:
+    if status.state == "ended" and not status.left:
         await host.forget(status.server_id)
         return None
+    known = status.about.get("gpus")
+    before = None if known is None else tuple(Gpu(**gpu) for gpu in known)
+    proof = await _stop_or_sweep(host, status, grace_s=grace_s)
+    proof = await prove_gpu_memory(host, proof, before=before)
     await host.forget(status.server_id)
     return proof
+
+
+async def _stop_or_sweep(host: Host, status: ServerStatus, *, grace_s: float) -> StopProof:
+    """Through its supervisor; a supervisor that cannot be asked is ended too, and what is left is swept."""
+    if status.state in ("running", "stopping") and status.can_be_asked:
+        with contextlib.suppress(HostUnreachable):
+            server = await host.attach(status.server_id)
+            return await server.stop(grace_s=grace_s)
+    return await host.sweep(status.server_id)
 
 
 def spec_of(plan: LaunchPlan, *, gpus: tuple[Gpu, ...] | None, followers: Sequence[str] = ()) -> ServerSpec:
