@@ -23,6 +23,7 @@ from spectune.domain.measurement import AcceptanceSource, LoadResult, RequestRec
 from spectune.domain.workload import LoadPoint, Prompt, Workload
 
 _LAG_SAMPLE_S = 0.1
+_FIRST_GAUGE_S, _MOST_GAUGE_S = 0.1, 3.0
 
 
 async def run_load(
@@ -44,7 +45,7 @@ async def run_load(
     one-at-a-time load makes between its requests.
     """
     run = _LoadRun(client, workload, load, CounterReader(read_counters), on_record)
-    prompts = repeated(workload.prompts, workload.requests_per_load)
+    prompts = repeated(workload.prompts, workload.requests_at(load))
     gc.collect()
     gc.freeze()  # else a full collection goes through all modules, while every stream waits for it
     try:
@@ -72,6 +73,8 @@ class _LoadRun:
         self._records: list[RequestRecord] = []
         self._in_flight = 0
         self._peak_in_flight = 0
+        self._peak_running: int | None = None
+        self._peak_waiting: int | None = None
         self._max_lag_s = 0.0
         self._last_end_s = 0.0
         self._reading_s = 0.0
@@ -93,6 +96,7 @@ class _LoadRun:
         self, prompts: list[Prompt], *, rng_seed: int, goes_on: Callable[[], bool] | None
     ) -> None:
         self._sample_lag(perf_counter())
+        watching = asyncio.create_task(self._watch_gauges()) if self._load.shape != "single" else None
         try:
             await drive(
                 self._send,
@@ -105,6 +109,8 @@ class _LoadRun:
         finally:
             if self._sampler is not None:
                 self._sampler.cancel()
+            if watching is not None:
+                watching.cancel()
             self._cpu_s = time.process_time() - self._cpu_start_s
 
     async def result(self, *, was_stopped: bool) -> LoadResult:
@@ -126,6 +132,8 @@ class _LoadRun:
             client_cpu_s=self._cpu_s,
             max_loop_lag_s=self._max_lag_s,
             peak_in_flight=self._peak_in_flight,
+            peak_running=self._peak_running,
+            peak_waiting=self._peak_waiting,
         )
 
     async def _send(self, prompt: Prompt) -> None:
@@ -176,6 +184,19 @@ class _LoadRun:
             pooled = acceptance_between(self._before, after) if foreign_tokens == 0 else None
             source = "counters"
         return (None, None) if pooled is None else (pooled, source)
+
+    async def _watch_gauges(self) -> None:
+        """Asks rarely: a server that answers about itself does not generate meanwhile."""
+        pause_s = _FIRST_GAUGE_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MOST_GAUGE_S)
+            seen = await self._counters.now()
+            if seen is None or seen.requests_running is None:
+                return
+            self._peak_running = max(seen.requests_running, self._peak_running or 0)
+            if seen.requests_waiting is not None:
+                self._peak_waiting = max(seen.requests_waiting, self._peak_waiting or 0)
 
     def _sample_lag(self, due_s: float) -> None:
         now_s = perf_counter()

@@ -22,7 +22,7 @@ from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import LoadResult
 from spectune.domain.study import EngineSettings, PlannedTrial, Study
 from spectune.domain.trial import Trial
-from spectune.domain.workload import LoadPoint, Sampling, Workload
+from spectune.domain.workload import WAVES, LoadPoint, Sampling, Workload, too_few_requests
 from spectune.engines.registry import ENGINE_NAMES, adapter_for
 from spectune.errors import BadInput, EnvironmentFailed
 from spectune.hosts.machine_facts import read_machine
@@ -82,6 +82,9 @@ def _workload(args: argparse.Namespace) -> Workload:
         raise BadInput(f"--temperature: must be a number of at least 0, got {args.temperature}")
     if not 0 < args.request_timeout < 1e6:
         raise BadInput(f"--request-timeout: must be above 0, got {args.request_timeout}")
+    most = max((load.concurrency or 1 for load in loads), default=1)
+    if args.num_requests is not None and args.num_requests < most:
+        raise BadInput(f"--num-requests: {too_few_requests(args.num_requests, most)}")
     return Workload(
         prompts=merge_prompts(sets, limit=args.num_prompts),
         sampling=Sampling(
@@ -94,6 +97,7 @@ def _workload(args: argparse.Namespace) -> Workload:
         loads=tuple(loads) or (LoadPoint.closed(1),),
         api=args.api,
         requests_per_load=args.num_requests,
+        waves=None if args.num_requests is not None else WAVES,
         request_timeout_s=args.request_timeout,
     )
 
@@ -164,8 +168,6 @@ async def _bench(args: argparse.Namespace, workload: Workload) -> tuple[Study, T
     )
     arm = Arm(name="server", engine=engine, target=model, knobs=knobs, flags={"measured": "as it runs"})
     adapter = adapter_for(engine)
-    most = max(load.concurrency or 1 for load in workload.loads)
-    warmups = args.warmup_requests if args.warmup_requests is not None else min(64, max(3, 2 * most))
     watcher = _Quiet()
     clock = PhaseClock(on_change=watcher.on_phase)
     loads: list[LoadResult] = []
@@ -173,7 +175,7 @@ async def _bench(args: argparse.Namespace, workload: Workload) -> tuple[Study, T
     measurement = Measurement(
         Measured(args.url, model, adapter, api_key=api_key, may_flush=args.flush_cache),
         workload=workload,
-        warmup_requests=warmups,
+        warmup_requests=args.warmup_requests,
         loads=loads,
         clock=clock,
         on_request=watcher.on_request,
@@ -189,7 +191,7 @@ async def _bench(args: argparse.Namespace, workload: Workload) -> tuple[Study, T
         arms=(baseline_arm(engine=engine, target=model), arm),
         plan=(PlannedTrial(arm_id=arm.arm_id, repetition=0),),
         workload=workload,
-        warmup_requests=warmups,
+        warmup_requests=args.warmup_requests,
     )
     trial = Trial(
         trial_id="0001-" + arm.arm_id,

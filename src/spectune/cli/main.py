@@ -120,7 +120,9 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     bench.add_argument("--prompts", action="append", help="prompt set or file; repeatable (default: builtin)")
     bench.add_argument("--num-prompts", type=_positive, help="use only the first so many")
     bench.add_argument(
-        "--num-requests", type=_positive, help="requests per load point (default: each prompt once)"
+        "--num-requests",
+        type=_positive,
+        help="requests per load point (default: each prompt once, from c=2 on at least 5 times c)",
     )
     bench.add_argument(
         "--turns", choices=("first", "all"), default="first", help="user turns to run (default: first)"

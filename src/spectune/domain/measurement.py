@@ -126,6 +126,11 @@ class LoadResult(Record):
     max_loop_lag_s: float | None = None
     """The longest the client's event loop was late: large values mean the client was the limit."""
     peak_in_flight: int | None = None
+    """By the client: requests sent and not yet answered."""
+    peak_running: int | None = None
+    """By the server's own gauge, read a few times meanwhile; ``None`` where it has none."""
+    peak_waiting: int | None = None
+    """Requests that the server held back, likewise."""
     totals: LoadTotals | None = None
     """Of an imported result: what is known only of the whole; all of it where there are no single requests."""
     cut_short: bool = False

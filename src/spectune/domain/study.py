@@ -125,7 +125,8 @@ class Study(Record):
     search_end: str | None = None
     """Why the search stopped, once it has."""
     workload: Workload
-    warmup_requests: int
+    warmup_requests: int | None
+    """Before each load point; ``None``: ``workload.warmup_requests_at``."""
     budget: Budget = Budget()
     level: float = 0.95
     margin: float = 0.02

@@ -64,6 +64,22 @@ class LoadPoint(Record):
         return cls(shape="open", request_rate=request_rate)
 
 
+WAVES = 5
+"""Of ``Workload.waves`` where nothing else is asked for: with fewer, filling and emptying the server is most of it."""
+
+
+def too_few_requests(asked: int, concurrency: int) -> str:
+    return (
+        f"{asked} requests cannot keep {concurrency} in flight; give at least {concurrency}, better "
+        f"{WAVES * concurrency}, or leave it out"
+    )
+
+
+def warmup_requests_at(load: LoadPoint, asked: int | None) -> int:
+    """What was asked for; else twice the load's own concurrency, so that its batch sizes come up more than once."""
+    return asked if asked is not None else max(3, 2 * (load.concurrency or 1))
+
+
 class Workload(Record):
     """Prompts, sampling and load points; two arms are comparable only under the same ``workload_hash``."""
 
@@ -72,7 +88,9 @@ class Workload(Record):
     loads: tuple[LoadPoint, ...]
     api: Literal["chat", "completions"] = "chat"
     requests_per_load: int | None = None
-    """Requests at each load point; ``None``: each prompt once. Prompts repeat in order when it is larger."""
+    """Requests at each load point; ``None``: see ``requests_at``. Prompts repeat in order when it is larger."""
+    waves: int | None = None
+    """At least so many requests for each one in flight; ``None``, in older records: each prompt once."""
     request_timeout_s: float = 600.0
 
     def with_fields(self, fields: Mapping[str, Any]) -> Workload:
@@ -82,7 +100,15 @@ class Workload(Record):
         extra = {**self.sampling.extra_body, **fields}
         return self.model_copy(update={"sampling": self.sampling.model_copy(update={"extra_body": extra})})
 
+    def requests_at(self, load: LoadPoint) -> int:
+        """What was asked for; else each prompt once, and at c > 1 enough for a steady state."""
+        if self.requests_per_load is not None:
+            return self.requests_per_load
+        in_flight = load.concurrency or 1
+        return max(len(self.prompts), (self.waves or 0) * in_flight if in_flight > 1 else 0)
+
     @property
     def workload_hash(self) -> str:
-        payload = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        told = self.model_dump(mode="json", exclude=None if self.waves is not None else {"waves"})
+        payload = json.dumps(told, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(payload.encode()).hexdigest()[:16]

@@ -110,6 +110,18 @@ FOREIGN_TRAFFIC = FindingKind(
     remedy="measure again on a server that nobody else can reach",
     holds_for="engines with counters",
 )
+LOAD_NOT_REACHED = FindingKind(
+    code="load-not-reached",
+    severity="error",
+    title="Fewer requests ran at once than the load says",
+    explanation="A load point of concurrency C stands for C requests in flight. With fewer requests than C in all, or "
+    "a server that holds fewer and lets the others wait, the batches are smaller, and smaller batches gain more from "
+    "speculation.",
+    effect="the figures are those of a smaller concurrency than the one that they are given for",
+    remedy="leave requests_per_load out or give at least five times the concurrency; let the server run as many "
+    "requests at once (max_running_requests, max_num_seqs, parallel slots), or ask for the concurrency that it has",
+    holds_for=_EVERY,
+)
 CLIENT_LIMITED = FindingKind(
     code="client-limited",
     severity="warning",
@@ -292,6 +304,7 @@ KINDS: tuple[FindingKind, ...] = (
     LENGTH_CHANGED,
     CACHED_PROMPTS,
     FOREIGN_TRAFFIC,
+    LOAD_NOT_REACHED,
     CLIENT_LIMITED,
     BASELINE_DRIFT,
     NODES_DIFFER,

@@ -262,7 +262,7 @@ class StudyFacts(Record):
     sampling: Sampling
     loads: tuple[str, ...]
     requests_per_load: int | None
-    warmup_requests: int
+    warmup_requests: int | None
     level: float
     margin: float
     num_planned_trials: int

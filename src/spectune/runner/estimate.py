@@ -8,6 +8,7 @@ from statistics import median
 
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
+from spectune.domain.workload import warmup_requests_at
 
 _ASSUMED_LAUNCH_S = {"llamacpp": 3.0, "vllm": 100.0, "sglang": 60.0}
 """Seen with a 135M model on two processor cores; large models take minutes."""
@@ -54,13 +55,11 @@ def cost_of_trial(study: Study, trials: Sequence[Trial]) -> TrialCost:
         return TrialCost(launch_s, measure_s, basis)
     launch_s = _ASSUMED_LAUNCH_S.get(study.engine.name, 60.0)
     workload = study.workload
-    requests = workload.requests_per_load or len(workload.prompts)
     seconds = 0.0
     for load in workload.loads:
         in_flight = load.concurrency or 1
-        tokens = requests * workload.sampling.max_tokens / in_flight
-        warm_up = study.warmup_requests * workload.sampling.max_tokens / in_flight
-        seconds += (tokens + warm_up) / _ASSUMED_TOK_PER_S
+        requests = workload.requests_at(load) + warmup_requests_at(load, study.warmup_requests)
+        seconds += requests * workload.sampling.max_tokens / in_flight / _ASSUMED_TOK_PER_S
     basis = (
         f"assumptions, until a trial is measured: {launch_s:.0f} s per launch, "
         f"{_ASSUMED_TOK_PER_S:.0f} tok/s per request"

@@ -14,7 +14,7 @@ from spectune.bench.tokens import tokenize_outputs
 from spectune.bench.warmup import warm_up
 from spectune.domain.measurement import LoadResult, RequestRecord, ServerCounters
 from spectune.domain.trial import EarlyEnd
-from spectune.domain.workload import LoadPoint, Workload
+from spectune.domain.workload import LoadPoint, Workload, warmup_requests_at
 from spectune.engines.adapter import EngineAdapter
 from spectune.errors import EnvironmentFailed, TransportError
 from spectune.hosts.supervised import SupervisedServer
@@ -47,7 +47,7 @@ class Measurement:
         server: Measured,
         *,
         workload: Workload,
-        warmup_requests: int,
+        warmup_requests: int | None,
         loads: list[LoadResult],
         clock: PhaseClock,
         on_request: Callable[[int, int], None],
@@ -132,7 +132,7 @@ class Measurement:
                 workload=workload,
                 load=load,
                 read_counters=counter_reader(http, server.adapter),
-                on_record=self._keeper(index),
+                on_record=self._keeper(index, load),
                 stop=self._cut,
                 goes_on=(lambda: self.ended_early is None) if index == 0 else None,
             )
@@ -153,7 +153,7 @@ class Measurement:
             client,
             warmup_prompts(),
             load=load,
-            count=self._warmup_requests,
+            count=warmup_requests_at(load, self._warmup_requests),
             sampling=self._workload.sampling,
         )
 
@@ -176,8 +176,8 @@ class Measurement:
         await self._link.dropped.wait()
         self._cut.set()
 
-    def _keeper(self, index: int) -> Callable[[RequestRecord], None]:
-        total = self._workload.requests_per_load or len(self._workload.prompts)
+    def _keeper(self, index: int, load: LoadPoint) -> Callable[[RequestRecord], None]:
+        total = self._workload.requests_at(load)
         finished = 0
         records: list[RequestRecord] = []
 

@@ -23,7 +23,7 @@ from spectune.domain.study import (
     PlannedTrial,
     Study,
 )
-from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload
+from spectune.domain.workload import WAVES, LoadPoint, Prompt, Sampling, Workload
 from spectune.engines.adapter import EngineAdapter, EngineSetup, Launch, Rank
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, Problem, StudyFileError
@@ -97,7 +97,6 @@ def resolve_study(
     if problems:
         unique = list(dict.fromkeys(problems))
         raise StudyFileError(str(path), sorted(unique, key=lambda p: p.line or 0))
-    most = _max_concurrency(workload)
     on_cluster = is_cluster(spec.host)
     if search is None and on_cluster:
         others = range(spec.repetitions)
@@ -141,11 +140,7 @@ def resolve_study(
         precision=spec.precision,
         plan=plan,
         workload=workload,
-        warmup_requests=(
-            spec.workload.warmup_requests
-            if spec.workload.warmup_requests is not None
-            else min(64, max(3, 2 * most))
-        ),
+        warmup_requests=spec.workload.warmup_requests,
         budget=Budget(max_trials=spec.budget.max_trials, max_minutes=spec.budget.max_minutes),
         level=spec.level,
         margin=spec.margin,
@@ -411,5 +406,6 @@ def _workload(spec: WorkloadSpec, prompts: tuple[Prompt, ...]) -> Workload:
         loads=tuple(loads) or (LoadPoint.closed(1),),
         api=spec.api,
         requests_per_load=spec.requests_per_load,
+        waves=None if spec.requests_per_load is not None else WAVES,
         request_timeout_s=spec.request_timeout_s,
     )

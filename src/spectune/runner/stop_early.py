@@ -59,7 +59,7 @@ def stop_rule(
         return None
     if study.arm(planned.arm_id).is_synthetic:
         return None
-    if study.workload.requests_per_load not in (None, prompts):
+    if study.workload.requests_at(study.workload.loads[0]) != prompts:
         return None
     whole = [t for t in trials if t.status == "complete" and t.soak is None and not t.arm.is_synthetic]
     plain = [t for t in whole if t.arm_id == study.baseline.arm_id]

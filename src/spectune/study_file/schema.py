@@ -18,6 +18,7 @@ from pydantic import (
 from spectune.domain.arm import FACTORS, FlagValue
 from spectune.domain.secrets import redacted
 from spectune.domain.study import LaunchOrder
+from spectune.domain.workload import too_few_requests
 from spectune.engines.registry import ENGINE_NAMES, adapter_for
 from spectune.errors import BadInput
 
@@ -261,7 +262,10 @@ class WorkloadSpec(_Spec):
         default=(), description="Open loop: Poisson arrivals per second; a list measures each."
     )
     requests_per_load: int | None = Field(
-        default=None, ge=1, description="Requests at each load point; default: each prompt once."
+        default=None,
+        ge=1,
+        description="Requests at each load point, at least as many as are kept in flight; default: each prompt once, "
+        "and from c=2 on at least 5 times the concurrency. Prompts repeat in order.",
     )
     request_timeout_s: float = Field(
         default=600.0, gt=0, description="After this a request counts as failed."
@@ -269,8 +273,15 @@ class WorkloadSpec(_Spec):
     warmup_requests: int | None = Field(
         default=None,
         ge=0,
-        description="Before measuring, at the load's own concurrency; default: twice it, 3 to 64.",
+        description="Before measuring, at the load's own concurrency; default: twice it, at least 3.",
     )
+
+    @model_validator(mode="after")
+    def _enough_requests(self) -> WorkloadSpec:
+        most = max(self.concurrency, default=1)
+        if self.requests_per_load is not None and self.requests_per_load < most:
+            raise ValueError(f"requests_per_load: {too_few_requests(self.requests_per_load, most)}")
+        return self
 
     @field_validator("concurrency", "request_rate")
     @classmethod
