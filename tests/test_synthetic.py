@@ -122,3 +122,18 @@ def test_a_speed_of_imposed_acceptance_confirms_nothing(imposed: float | None, v
     sample = SpeedSample(arm.arm_id, 2, speed_by_prompt(own.loads))
     found = judged(hypothesis(compared_with=BASELINE.arm_id), sample, own.loads, study=of, trials=[plain])
     assert found.verdict == verdict
+
+
+def test_sglang_keeps_the_drafted_tokens_where_it_can() -> None:
+    """One and the same token in every place chooses the same experts: too cheap a verification."""
+
+    def mode(**knobs: object) -> str | None:
+        env = adapter_for("sglang").command(rated("sglang", k=3, **knobs)).env
+        return env.get("SGLANG_SIMULATE_ACC_TOKEN_MODE")
+
+    assert mode() == "real-draft-token"
+    assert mode(method="ngram", drafter=None) is None  # its drafts are trees, which SGLang refuses there
+    made = launch("sglang", length=2.5)
+    knobs = Knobs(method="eagle3", drafter="d", num_steps=3, topk=4, num_draft_tokens=8)
+    tree = replace(made, arm=made.arm.model_copy(update={"knobs": knobs}))
+    assert "SGLANG_SIMULATE_ACC_TOKEN_MODE" not in adapter_for("sglang").command(tree).env

@@ -18,6 +18,7 @@ from spectune.domain.workload import Sampling
 from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat
 from spectune.engines.bodies import as_dict, as_int, as_str, first_model_id, token_list
 from spectune.engines.causes import known_cause
+from spectune.engines.containers import with_variables
 from spectune.engines.flags import (
     chain_draft_tokens,
     flag_args,
@@ -73,8 +74,11 @@ class LlamaCpp:
         setup, arm = launch.setup, launch.arm
         if launch.rank is not None:
             raise BadInput(f"ray.nodes: {self.one_node_reason}")
+        own = dict(arm.env)
+        if arm.knobs.cuda_graphs is False:
+            own["GGML_CUDA_DISABLE_GRAPHS"] = "1"
         if setup.command:
-            prefix = list(setup.command)
+            prefix = with_variables(setup.command, own)
         elif setup.executable:
             prefix = [setup.executable]
         else:
@@ -88,12 +92,9 @@ class LlamaCpp:
         }
         flags = merge_flags(defaults, setup.flags, arm.flags, managed=_MANAGED, engine=self.name)
         fixed: dict[str, FlagValue] = {"model": launch.target_path, "host": launch.host, "port": launch.port}
-        env = {**setup.env, **arm.env}
-        if arm.knobs.cuda_graphs is False:
-            env["GGML_CUDA_DISABLE_GRAPHS"] = "1"
         return Command(
             argv=(*prefix, *flag_args(fixed), *flag_args(flags), *flag_args(self._speculation(launch))),
-            env=env,
+            env={**setup.env, **own},
         )
 
     def _speculation(self, launch: Launch) -> dict[str, FlagValue]:

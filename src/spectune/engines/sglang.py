@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spectune.domain.acceptance import AcceptanceCounts
-from spectune.domain.arm import FlagValue, Knobs
+from spectune.domain.arm import Arm, FlagValue, Knobs
 from spectune.domain.measurement import ServerCounters
 from spectune.domain.trial import ServerFacts
 from spectune.domain.workload import Sampling
 from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat, Rank
 from spectune.engines.bodies import as_counts, as_dict, as_int, as_str, first_model_id, token_list
 from spectune.engines.causes import known_cause
+from spectune.engines.containers import with_variables
 from spectune.engines.flags import flag_args, imposed_length, int_or_none, merge_flags, read_args
 from spectune.engines.prometheus import parse_metrics
 from spectune.errors import BadInput
@@ -58,8 +59,9 @@ class Sglang:
 
     def command(self, launch: Launch) -> Command:
         setup, arm = launch.setup, launch.arm
+        own = {**_imposing(arm), **arm.env}
         if setup.command:
-            prefix = list(setup.command)
+            prefix = with_variables(setup.command, own)
         elif setup.python:
             prefix = [setup.python, "-m", "sglang.launch_server"]
         else:
@@ -67,12 +69,13 @@ class Sglang:
         defaults: dict[str, FlagValue] = {
             "enable-metrics": True,
             "enable-cache-report": True,
-            "max-running-requests": max(_RUNNING_REQUESTS, launch.max_concurrency),
         }
         if arm.knobs.cuda_graphs is False:
             defaults["disable-cuda-graph"] = True
         managed = _MANAGED if launch.rank is None else (*_MANAGED, *_MANAGED_ON_NODES)
         flags = merge_flags(defaults, setup.flags, arm.flags, managed=managed, engine=self.name)
+        if "max-running-requests" not in flags:
+            flags["max-running-requests"] = max(_RUNNING_REQUESTS, launch.max_concurrency) * _sharers(flags)
         fixed: dict[str, FlagValue] = {
             "model-path": launch.target_path,
             "host": launch.host,
@@ -81,11 +84,7 @@ class Sglang:
         if launch.rank is not None:
             fixed |= _of_rank(launch.rank, flags)
         argv = (*prefix, *flag_args(fixed), *flag_args(flags), *flag_args(self._speculation(launch)))
-        env = {**setup.env, **arm.env}
-        length_imposed = imposed_length(arm)
-        if length_imposed is not None:
-            env["SGLANG_SIMULATE_ACC_LEN"] = f"{length_imposed:g}"
-        return Command(argv=argv, env=env)
+        return Command(argv=argv, env={**setup.env, **own})
 
     def _speculation(self, launch: Launch) -> dict[str, FlagValue]:
         knobs = launch.arm.knobs
@@ -213,6 +212,29 @@ class Sglang:
 
     def read_tokens(self, body: Any) -> tuple[int, ...] | None:
         return token_list(body)
+
+
+def _imposing(arm: Arm) -> dict[str, str]:
+    """Variables that impose an acceptance length.
+
+    SGLang writes one and the same token in place of what it accepts unless told to keep the drafted ones, and the
+    experts of a mixture are then chosen alike in every step: verification is cheaper than real text's. Only chains can
+    keep them; SGLang refuses trees, which its n-gram drafts are. Older versions know the first variable alone.
+    """
+    length = imposed_length(arm)
+    if length is None:
+        return {}
+    variables = {"SGLANG_SIMULATE_ACC_LEN": f"{length:g}"}
+    if (arm.knobs.topk or 1) == 1 and arm.knobs.method != "ngram":
+        variables["SGLANG_SIMULATE_ACC_TOKEN_MODE"] = "real-draft-token"  # noqa: S105
+    return variables
+
+
+def _sharers(flags: Mapping[str, FlagValue]) -> int:
+    """Data-parallel ranks that share one limit of running requests: SGLang divides it where attention is parallel."""
+    copies = next((flags[name] for name in _DATA_PARALLEL if name in flags), 1)
+    is_shared = flags.get("enable-dp-attention") is True
+    return max(1, int(copies)) if is_shared and str(copies).isdigit() and copies is not None else 1
 
 
 def _of_rank(rank: Rank, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:

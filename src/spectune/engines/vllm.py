@@ -15,6 +15,7 @@ from spectune.domain.workload import Sampling
 from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat, Rank
 from spectune.engines.bodies import as_counts, as_dict, as_int, as_str, first_model_id, token_list
 from spectune.engines.causes import known_cause
+from spectune.engines.containers import with_variables
 from spectune.engines.flags import (
     chain_draft_tokens,
     flag_args,
@@ -69,8 +70,11 @@ class Vllm:
     def command(self, launch: Launch) -> Command:
         setup, arm, rank = launch.setup, launch.arm, launch.rank
         answers = rank is None or rank.number == 0
+        # The development routes hold /reset_prefix_cache and /server_info; the server listens on loopback.
+        own_address = {} if rank is None else {"VLLM_HOST_IP": rank.address}
+        added = {"VLLM_SERVER_DEV_MODE": "1", **own_address}
         if setup.command:
-            prefix = [*setup.command, "--model", launch.target_path]
+            prefix = [*with_variables(setup.command, {**added, **arm.env}), "--model", launch.target_path]
         elif setup.python and not answers:
             # Only `vllm serve` knows --headless; the API server's own module would start a second API.
             prefix = [setup.python, "-m", "vllm.entrypoints.cli.main", "serve", launch.target_path]
@@ -95,10 +99,7 @@ class Vllm:
         argv = [*prefix, *flag_args(fixed), *flag_args(flags)]
         if speculation:
             argv += ["--speculative-config", json.dumps(speculation, separators=(",", ":"))]
-        # The development routes hold /reset_prefix_cache and /server_info; the server listens on loopback.
-        own_address = {} if rank is None else {"VLLM_HOST_IP": rank.address}
-        env = {"VLLM_SERVER_DEV_MODE": "1", **own_address, **setup.env, **arm.env}
-        return Command(argv=tuple(argv), env=env, listens=answers)
+        return Command(argv=tuple(argv), env={**added, **setup.env, **arm.env}, listens=answers)
 
     def _speculation(self, launch: Launch) -> dict[str, Any]:
         knobs = launch.arm.knobs

@@ -14,6 +14,7 @@ from spectune.domain.arm import Arm
 from spectune.domain.findings import Finding
 from spectune.domain.study import Study
 from spectune.engines.adapter import Command, Rank
+from spectune.engines.containers import is_container
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, TeardownUnproven
 from spectune.hosts.facts import ServerStatus
@@ -24,8 +25,6 @@ from spectune.server.lifecycle import Launched, LaunchPlan, Limits, ServerHandle
 from spectune.server.phases import PhaseClock
 from spectune.server.ranks import RankPlan
 from spectune.store.study_dir import rank_log
-
-_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
 
 
 @dataclass(frozen=True)
@@ -268,7 +267,7 @@ async def _follower(
         host=place.host,
         log_path=rank_log(log_path, number),
         ports=(port,) if command.listens else (),
-        port_is_hidden=_is_in_container(command),
+        port_is_hidden=is_container(command.argv),
         owner=place.owner,
     )
 
@@ -315,12 +314,8 @@ def launch_plan(
         owner=owner,
         model_bytes=models.total_bytes(arm) if host.shares_files else None,
         allow_busy_gpus=engine.allow_busy_gpus,
-        port_is_hidden=_is_in_container(command),
+        port_is_hidden=is_container(command.argv),
     )
-
-
-def _is_in_container(command: Command) -> bool:
-    return Path(command.argv[0]).name in _CONTAINERS
 
 
 def launch_key(arm: Arm, study: Study, models: ModelPaths) -> str:

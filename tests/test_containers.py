@@ -1,0 +1,80 @@
+"""Variables that spectune sets reach a server that a container program starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from spectune.domain.arm import Arm, Knobs
+from spectune.engines.adapter import EngineSetup, Launch
+from spectune.engines.containers import with_variables
+from spectune.engines.registry import adapter_for
+from spectune.preflight.command import read_command
+
+
+def command(engine: str, prefix: str, **arm: object) -> tuple[list[str], dict[str, str]]:
+    knobs = Knobs(method="eagle3", drafter="d", num_draft_tokens=3)
+    launch = Launch(
+        arm=Arm(**{"name": "a", "engine": engine, "target": "t", "knobs": knobs, **arm}),
+        setup=EngineSetup(name=engine, command=tuple(prefix.split()), env={"DOCKER_HOST": "unix:///x"}),
+        host="127.0.0.1",
+        port=1,
+        target_path="t",
+        drafter_path="d",
+        max_concurrency=1,
+    )
+    made = adapter_for(engine).command(launch)
+    return list(made.argv), dict(made.env)
+
+
+SGLANG = "docker run --rm --network host lmsysorg/sglang:v0.5.23 python3 -m sglang.launch_server"
+VLLM = "podman run --rm --network host vllm/vllm-openai:v0.32.0"
+
+
+def test_imposed_acceptance_and_the_arms_variables_are_passed_in_by_name_and_without_their_values():
+    argv, env = command("sglang", SGLANG, synthetic_acceptance_length=2.0, env={"MY_TOKEN": "hf_secret"})
+    assert argv[:2] == ["docker", "run"]
+    passed = [argv[i + 1] for i, word in enumerate(argv) if word == "--env"]
+    assert set(passed) == {"SGLANG_SIMULATE_ACC_LEN", "SGLANG_SIMULATE_ACC_TOKEN_MODE", "MY_TOKEN"}
+    assert env["SGLANG_SIMULATE_ACC_LEN"] == "2" and "hf_secret" not in " ".join(argv)
+    read = read_command(argv, env=env)  # as Docker reads it: a name alone takes the client's value
+    assert read.env["SGLANG_SIMULATE_ACC_LEN"] == "2"
+    assert "DOCKER_HOST" not in read.env  # the engine's variables are the client's
+
+
+def test_vllms_reset_route_is_switched_on_inside():
+    argv, _ = command("vllm", VLLM)
+    assert argv[2:4] == ["--env", "VLLM_SERVER_DEV_MODE"]
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "docker run -e VLLM_SERVER_DEV_MODE=0 image",
+        "docker run --env=VLLM_SERVER_DEV_MODE image",
+        "docker run -eVLLM_SERVER_DEV_MODE=1 image",
+        "python3 -m vllm.entrypoints.openai.api_server",
+        "./run.sh docker run image",
+        "docker compose up",
+    ],
+)
+def test_what_the_user_names_and_what_is_no_container_stay_as_they_are(prefix: str):
+    assert with_variables(prefix.split(), {"VLLM_SERVER_DEV_MODE": "1"}) == prefix.split()
+
+
+@pytest.mark.parametrize(
+    ("flags", "concurrency", "limit"),
+    [
+        ({}, 64, 64),
+        ({}, 1, 48),
+        ({"dp-size": 8}, 64, 64),  # each copy has a limit of its own
+        ({"dp-size": 8, "enable-dp-attention": True}, 64, 512),  # SGLang divides it by the ranks
+        ({"dp": "4", "enable-dp-attention": True}, 1, 192),
+        ({"dp-size": 8, "enable-dp-attention": True, "max-running-requests": 100}, 64, 100),
+    ],
+)
+def test_the_limit_of_running_requests_is_that_of_one_data_parallel_rank(flags, concurrency, limit):
+    arm = Arm(name="a", engine="sglang", target="t", flags=flags)
+    setup = EngineSetup(name="sglang")
+    launch = Launch(arm, setup, "127.0.0.1", 1, "t", None, concurrency)
+    argv = list(adapter_for("sglang").command(launch).argv)
+    assert argv[argv.index("--max-running-requests") + 1] == str(limit)
