@@ -4,9 +4,11 @@ import pytest
 
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm, Knobs, baseline_arm, differing_factors
+from spectune.domain.hypothesis import Expectation
 from spectune.domain.interval import Interval
 from spectune.domain.prediction import Observation, judge_hypothesis, prediction_error, propose
 from spectune.domain.prediction_shape import shape_of
+from spectune.domain.statistics import Comparison, Verdict
 from spectune.domain.study import ArmExpectation
 
 BASE = baseline_arm(engine="vllm", target="m")
@@ -30,7 +32,7 @@ def interval(value: float, low: float, high: float) -> Interval:
 def test_the_first_baseline_is_the_reference_and_is_not_judged() -> None:
     hypothesis = propose(BASE, baseline=BASE, observed=[])
     assert hypothesis.expectation == "reference"
-    judged = judge_hypothesis(hypothesis, observed=interval(80, 78, 82), speedup_over_reference=None)
+    judged = judge_hypothesis(hypothesis, observed=interval(80, 78, 82), over_reference=None)
     assert judged.verdict is None
 
 
@@ -103,10 +105,61 @@ def test_the_users_expectation_and_reason_stand() -> None:
     expectation = ArmExpectation(expect="slower", why="the draft is weak")
     hypothesis = propose(chain(3), baseline=BASE, observed=observed, expectation=expectation)
     assert (hypothesis.expectation, hypothesis.why) == ("slower", "the draft is weak")
-    speedup = Interval(value=0.8, low=0.75, high=0.85, n=10, unit="x baseline")
-    judged = judge_hypothesis(hypothesis, observed=interval(64, 60, 68), speedup_over_reference=speedup)
+    judged = judge_hypothesis(
+        hypothesis, observed=interval(64, 60, 68), over_reference=compared(0.8, "SLOWER")
+    )
     assert judged.verdict == "confirmed"
-    assert judged.observed == "64.0 tok/s, 0.80x baseline"
+    assert judged.observed == "64.0 tok/s, 0.80x baseline (slower)"
+
+
+def compared(speedup: float, verdict: Verdict) -> Comparison:
+    """The interval alone would tell: only the verdict counts."""
+    interval_of = Interval(value=speedup, low=0.99 * speedup, high=1.01 * speedup, n=10, unit="x baseline")
+    return Comparison(
+        arm_id="k3",
+        speedup=interval_of,
+        verdict=verdict,
+        num_prompts=10,
+        num_trials=1,
+        num_baseline_trials=2,
+        trial_noise_frac=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("expectation", "verdict", "judgement"),
+    [
+        ("faster", "FASTER", "confirmed"),
+        ("faster", "CANNOT_TELL", "undecided"),
+        ("faster", "SAME", "refuted"),
+        ("slower", "FASTER", "refuted"),
+        ("same", "SAME", "confirmed"),
+        ("same", "SLOWER", "refuted"),
+    ],
+)
+def test_a_direction_is_judged_by_the_tables_own_verdict(
+    expectation: Expectation, verdict: Verdict, judgement: str
+) -> None:
+    wanted = ArmExpectation(expect=expectation)
+    hypothesis = propose(
+        chain(3), baseline=BASE, observed=[Observation(BASE, 80.0, None, None)], expectation=wanted
+    )
+    judged = judge_hypothesis(
+        hypothesis, observed=interval(125, 120, 130), over_reference=compared(1.56, verdict)
+    )
+    assert judged.verdict == judgement
+
+
+def test_a_number_that_came_true_confirms_no_direction_that_nothing_tells() -> None:
+    observed = [Observation(BASE, 80.0, None, None), Observation(chain(3), 120.0, 1.5, COUNTS)]
+    hypothesis = propose(chain(2), baseline=BASE, observed=observed)
+    assert hypothesis.predicted_tok_per_s is not None
+    there = interval(hypothesis.predicted_tok_per_s.value, 1, 1000)
+    right: Verdict = "FASTER" if hypothesis.expectation == "faster" else "SLOWER"
+    told = judge_hypothesis(hypothesis, observed=there, over_reference=compared(1.56, right))
+    open_ = judge_hypothesis(hypothesis, observed=there, over_reference=compared(1.56, "CANNOT_TELL"))
+    assert (told.verdict, open_.verdict) == ("confirmed", "undecided")
+    assert open_.observed is not None and open_.observed.endswith("(cannot tell)")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +172,7 @@ def test_the_users_expectation_and_reason_stand() -> None:
 )
 def test_a_prediction_is_judged_by_where_the_observation_lies(observed: Interval, verdict: str) -> None:
     hypothesis = propose(chain(3), baseline=BASE, observed=[Observation(chain(3), 100.0, 1.0, COUNTS)])
-    assert judge_hypothesis(hypothesis, observed=observed, speedup_over_reference=None).verdict == verdict
+    assert judge_hypothesis(hypothesis, observed=observed, over_reference=None).verdict == verdict
 
 
 def test_the_error_of_predictions_so_far_by_hand() -> None:
@@ -135,7 +188,7 @@ def test_the_error_of_predictions_so_far_by_hand() -> None:
 
 def test_nothing_observed_is_undecided() -> None:
     hypothesis = propose(chain(3), baseline=BASE, observed=[Observation(BASE, 80.0, None, None)])
-    assert judge_hypothesis(hypothesis, observed=None, speedup_over_reference=None).verdict == "undecided"
+    assert judge_hypothesis(hypothesis, observed=None, over_reference=None).verdict == "undecided"
 
 
 def test_differing_factors_name_knobs_and_flags() -> None:

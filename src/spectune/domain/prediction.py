@@ -18,6 +18,7 @@ from spectune.domain.interval import Interval
 from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.prediction_shape import VARIABLE_METHODS, arm_facts
+from spectune.domain.statistics import Comparison, Verdict
 from spectune.domain.study import ArmExpectation
 
 __all__ = ["Observation", "PredictionError", "judge_hypothesis", "prediction_error", "propose"]
@@ -178,15 +179,13 @@ def judge_hypothesis(
     hypothesis: Hypothesis,
     *,
     observed: Interval | None,
-    speedup_over_reference: Interval | None,
+    over_reference: Comparison | None,
     speedup: Interval | None = None,
 ) -> Hypothesis:
     """``hypothesis`` with its verdict; ``speedup`` is over plain decoding.
 
-    A predicted number is judged by whether the observed value lies in it
-    (undecided where only part of the observed interval does), the speedup
-    before tok/s; a bare direction, by the interval of the speedup over the
-    reference.
+    A direction is confirmed or refuted by the comparison's own verdict, the rule that the tables go by. A predicted
+    number that came true confirms no direction that the comparison cannot tell.
     """
     verdict: Judgement | None
     if hypothesis.expectation == "reference" or observed is None:
@@ -198,24 +197,19 @@ def judge_hypothesis(
         predicted, seen = hypothesis.predicted_speedup, speedup
     if predicted is not None:
         verdict = _inside(predicted, seen)
-        if speedup_over_reference is not None and verdict == "confirmed":
-            # A number that came true does not make a direction true that was expected with it.
-            direction = _direction(hypothesis.expectation, speedup_over_reference)
-            against = _against(hypothesis.expectation, speedup_over_reference.value)
-            verdict = "refuted" if direction == "refuted" else "undecided" if against else verdict
-    elif speedup_over_reference is None:
+        if over_reference is not None and verdict == "confirmed":
+            direction = _direction(hypothesis.expectation, over_reference.verdict)
+            told = direction != "undecided" or hypothesis.expectation == "same"
+            verdict = "refuted" if direction == "refuted" else verdict if told else "undecided"
+    elif over_reference is None:
         verdict = "undecided"
     else:
-        verdict = _direction(hypothesis.expectation, speedup_over_reference)
+        verdict = _direction(hypothesis.expectation, over_reference.verdict)
     text = f"{observed.value:.1f} tok/s"
-    if speedup_over_reference is not None:
-        text += f", {speedup_over_reference.value:.2f}x {hypothesis.compared_with_name or 'the reference'}"
+    if over_reference is not None:
+        ratio, name = over_reference.speedup.value, hypothesis.compared_with_name or "the reference"
+        text += f", {ratio:.2f}x {name} ({over_reference.verdict.lower().replace('_', ' ')})"
     return hypothesis.model_copy(update={"verdict": verdict, "observed": text})
-
-
-def _against(expectation: Expectation, speedup: float) -> bool:
-    """Whether the observed side is the other one, however uncertain."""
-    return (expectation == "faster" and speedup < 1) or (expectation == "slower" and speedup > 1)
 
 
 def _inside(predicted: Interval, observed: Interval) -> Judgement:
@@ -227,12 +221,8 @@ def _inside(predicted: Interval, observed: Interval) -> Judgement:
     return "refuted" if high < predicted.low or low > predicted.high else "undecided"
 
 
-def _direction(expectation: Expectation, speedup: Interval) -> Judgement:
-    if speedup.low is None or speedup.high is None:
+def _direction(expectation: Expectation, verdict: Verdict) -> Judgement:
+    if verdict == "CANNOT_TELL":
         return "undecided"
-    faster, slower = speedup.low > 1, speedup.high < 1
-    if expectation == "faster":
-        return "confirmed" if faster else "refuted" if slower else "undecided"
-    if expectation == "slower":
-        return "confirmed" if slower else "refuted" if faster else "undecided"
-    return "refuted" if faster or slower else "undecided"
+    wanted: dict[Expectation, Verdict] = {"faster": "FASTER", "slower": "SLOWER", "same": "SAME"}
+    return "confirmed" if wanted.get(expectation) == verdict else "refuted"

@@ -176,7 +176,11 @@ def _headline(
 
 
 def _outcome(row: MeasuredRow, ratio: float, margin: float) -> str:
-    """Figures without an error count beyond the margin, and a study's, of too few prompts for one, not at all."""
+    """The study's verdict; a table's figures count beyond their errors, or without any beyond the margin."""
+    if row.verdict is not None:
+        same = f"equals plain decoding within {100 * margin:g} %"
+        words = {"FASTER": "wins", "SLOWER": "loses", "SAME": same}
+        return words.get(row.verdict, "cannot be told from plain decoding")
     sd, difference = row.observation.log_sd, abs(math.log(ratio))
     if sd is None and row.observation.speedup is None and difference <= math.log1p(margin):
         return f"equals plain decoding within {100 * margin:g} %"

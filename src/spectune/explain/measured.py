@@ -12,6 +12,7 @@ from spectune.domain.cost_model import DEFAULT_LOG_SD
 from spectune.domain.interval import Interval
 from spectune.domain.prediction_observation import Observation
 from spectune.domain.prediction_shape import VARIABLE_METHODS
+from spectune.domain.statistics import Verdict
 
 _LEAST_SHARE = 0.05
 """Of a request in decoding: with less, its time tells next to nothing of a step."""
@@ -27,6 +28,8 @@ class MeasuredRow:
     acceptance_length: Interval | None
     assumed_from: str | None = None
     """The row whose acceptance length stands in for this one's."""
+    verdict: Verdict | None = None
+    """The study's, against no speculation; ``None`` in a table, whose figures say nothing of their scatter."""
     depth: int | None = None
     """Draft steps: one more is the most tokens a step can give. ``None``: unknown."""
 
@@ -110,7 +113,10 @@ def baselines(rows: Sequence[MeasuredRow], concurrency: int) -> list[MeasuredRow
 
 
 def told_apart(row: MeasuredRow, other: MeasuredRow, *, margin: float) -> bool:
-    """Whether two speeds differ by more than their errors, or than the margin where nothing says how they scatter."""
+    """Whether two speeds differ: by the study's verdict where it has one, by their errors, or else by the margin."""
+    drafting = other if row.is_baseline else row
+    if row.is_baseline != other.is_baseline and drafting.verdict is not None:
+        return drafting.verdict in ("FASTER", "SLOWER")
     sds = [sd for r in (row, other) if (sd := r.observation.log_sd) is not None]
     least = 1.96 * math.hypot(*sds) if len(sds) == 2 else math.log1p(margin)
     return abs(math.log(row.tok_per_s / other.tok_per_s)) > least

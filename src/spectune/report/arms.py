@@ -119,6 +119,27 @@ def _compare(
     category: str | None = None,
     per_trial: bool = False,
 ) -> dict[str, Comparison]:
+    baselines, others = _samples(study, trials, point, category=category, per_trial=per_trial)
+    compared = compare_with_baseline(others, baselines, level=study.level, margin=study.margin)
+    return compared if per_trial else simultaneous(compared, margin=study.margin)
+
+
+def compare_with_new(study: Study, trials: Sequence[Trial], own: SpeedSample) -> Comparison | None:
+    """Of the arm of a launch that has just ended, at the first load point: as the table will have it."""
+    baselines, others = _samples(study, comparable_trials(study, trials), study.workload.loads[0])
+    compared = compare_with_baseline([*others, own], baselines, level=study.level, margin=study.margin)
+    return simultaneous(compared, margin=study.margin).get(own.arm_id)
+
+
+def _samples(
+    study: Study,
+    trials: Sequence[Trial],
+    point: LoadPoint,
+    *,
+    category: str | None = None,
+    per_trial: bool = False,
+) -> tuple[list[SpeedSample], list[SpeedSample]]:
+    """Of the baseline, and of the others."""
     baselines: list[SpeedSample] = []
     others: list[SpeedSample] = []
     for trial in trials:
@@ -130,8 +151,7 @@ def _compare(
         if speeds:
             sample = SpeedSample(key, trial.launch_number, speeds, trial.place)
             (baselines if is_baseline else others).append(sample)
-    compared = compare_with_baseline(others, baselines, level=study.level, margin=study.margin)
-    return compared if per_trial else simultaneous(compared, margin=study.margin)
+    return baselines, others
 
 
 def summarize_arms(

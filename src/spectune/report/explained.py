@@ -92,7 +92,8 @@ def _row(arm: ArmSummary, load: LoadSummary, plain_tok_per_s: float) -> Measured
         decode_tok_per_s=load.decode_tok_per_s.value if load.decode_tok_per_s else None,
     )
     length = None if arm.is_baseline else load.acceptance_length
-    return MeasuredRow(arm.name, observation, length, depth=None if arm.is_baseline else known_depth(arm.arm))
+    depth = None if arm.is_baseline else known_depth(arm.arm)
+    return MeasuredRow(arm.name, observation, length, verdict=load.verdict, depth=depth)
 
 
 def predictions(

@@ -111,7 +111,7 @@ def _result_lines(summary: StudySummary, trial: TrialSummary) -> Iterable[tuple[
             against = f"  plain decoding before and after: {number(plain)} tok/s"
         yield (
             "speedup",
-            Text.assemble(f"{times(trial.speedup)}  ", _verdict_text(trial.verdict), (against, "dim")),
+            Text.assemble(*_speedup_so_far(summary, trial), (against, "dim")),
         )
     if trial.ended_early is not None:
         saved = trial.ended_early.saved_s
@@ -134,6 +134,18 @@ def _result_lines(summary: StudySummary, trial: TrialSummary) -> Iterable[tuple[
     ]
     for finding in about[:3]:
         yield finding.severity, Text(one_line(f"{finding.code}: {finding.message}"), style="yellow")
+
+
+def _speedup_so_far(summary: StudySummary, trial: TrialSummary) -> Iterable[Text | str]:
+    """With the verdict of the arm, over all of its launches: the one that the table has."""
+    load = summary.arm(trial.arm_id).first
+    if load is None or load.speedup is None or load.num_trials < 2 or load.label != trial.load:
+        yield f"{times(trial.speedup)}  "
+        yield _verdict_text(trial.verdict if load is None else load.verdict)
+        return
+    yield f"{ratio(trial.speedup.value if trial.speedup else None)} in this launch, "
+    yield f"{times(load.speedup)} over {load.num_trials}  "
+    yield _verdict_text(load.verdict)
 
 
 def _expectation(hypothesis: Hypothesis) -> str:

@@ -15,11 +15,10 @@ from spectune.domain.arm import Arm
 from spectune.domain.cost_model import launch_log_sd
 from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
-from spectune.domain.interval import Interval
 from spectune.domain.measurement import LoadResult
 from spectune.domain.prediction import judge_hypothesis, propose
 from spectune.domain.prediction_observation import Observation
-from spectune.domain.statistics import SpeedSample, compare_with_baseline
+from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial, num_launches
 from spectune.embedded.models import fetch_embedded_target, resolve_model
@@ -27,6 +26,7 @@ from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, EnvironmentFailed, Interrupted
 from spectune.hosts.choose import LOCAL
 from spectune.hosts.host import Host
+from spectune.report.arms import compare_with_new
 from spectune.report.noise import summarize_noise
 from spectune.report.observed import observations
 from spectune.report.pooling import end_to_end, pooled_speed, speed_by_prompt
@@ -488,21 +488,25 @@ def judged(
     if study.arm(own.arm_id).is_synthetic:
         return hypothesis
 
-    def over(arm_id: str | None) -> Interval | None:
+    baseline = study.baseline.arm_id
+
+    def over(arm_id: str | None) -> Comparison | None:
+        if arm_id == baseline and own.arm_id != baseline:
+            return compare_with_new(study, trials, own)
         reference = [
             SpeedSample(t.arm_id, t.number, speed_by_prompt(t.loads[:1]), t.place)
             for t in trials
             if t.status == "complete" and t.soak is None and t.arm_id == arm_id
         ]
         compared = compare_with_baseline([own], reference, level=study.level, margin=study.margin)
-        return compared[own.arm_id].speedup if own.arm_id in compared else None
+        return compared.get(own.arm_id)
 
-    baseline = study.baseline.arm_id
+    plain = None if own.arm_id == baseline else over(baseline)
     return judge_hypothesis(
         hypothesis,
         observed=pooled_speed(loads[:1], end_to_end, level=study.level),
-        speedup_over_reference=over(hypothesis.compared_with),
-        speedup=None if own.arm_id == baseline else over(baseline),
+        over_reference=over(hypothesis.compared_with),
+        speedup=None if plain is None else plain.speedup,
     )
 
 
