@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from spectune.diagnose.other_lines import metrics_facts
 from spectune.domain.acceptance import AcceptanceCounts
+from spectune.engines.bodies import as_int
 from spectune.engines.prometheus import parse_metrics, read_spec_counters
+from spectune.engines.registry import ENGINE_NAMES, adapter_for
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -90,3 +93,26 @@ def test_without_speculation_families_there_is_no_acceptance() -> None:
 def test_more_accepted_than_drafted_is_not_believed() -> None:
     text = spec_text("vllm:", engine=0, drafts=4, drafted=3, per_position=[3, 2])
     assert read_spec_counters(parse_metrics(text), "vllm:") is None
+
+
+@pytest.mark.parametrize("value", ["1e308", "-1e308", "1e999", "NaN", "9.3e18"])
+@pytest.mark.parametrize("engine", ENGINE_NAMES)
+def test_a_value_that_no_counter_can_have_is_unknown_and_overflows_nothing(engine: str, value: str) -> None:
+    names = [
+        "generation_tokens_total",
+        "prompt_tokens_total",
+        "num_requests_running",
+        "tokens_predicted_total",
+    ]
+    names += ["spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total"]
+    names += ["spec_accept_length", "num_running_reqs", "requests_processing"]
+    lines = [f'{engine}:{name}{{rank="{rank}"}} {value}' for name in names for rank in range(3)]
+    lines += [f'{engine}:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {value}'] * 3
+    counters = adapter_for(engine).read_counters("\n".join(lines))
+    assert counters == adapter_for(engine).read_counters("")
+    assert metrics_facts(parse_metrics("\n".join(lines)), subject="s") is None
+
+
+def test_a_count_beyond_64_bits_in_an_answer_is_unknown() -> None:
+    assert as_int(10**400) is None
+    assert as_int(2**63 - 1) == 2**63 - 1

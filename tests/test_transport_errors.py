@@ -7,6 +7,7 @@ import time
 import pytest
 from fake_server_fixture import Answer, always, chunked, plain, scripted_server
 
+from spectune.engines.bodies import first_model_id
 from spectune.errors import BadInput, TransportError
 from spectune.transport import BadStatus, HttpClient
 from spectune.transport.exchange import MAX_BODY_BYTES
@@ -167,3 +168,31 @@ def test_a_mistake_in_on_event_is_raised_not_swallowed() -> None:
                 await http.stream("/", {}, lambda *_: bool(1 / 0), timeout_s=5)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\x81\x05hello",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+    ],
+)
+def test_a_server_that_switches_protocols_is_an_error_at_once(answer: bytes) -> None:
+    async def switch(request: bytes, writer: asyncio.StreamWriter) -> bool:
+        writer.write(answer)
+        return True
+
+    started = time.perf_counter()
+    error = failure_of_stream(switch)
+    assert time.perf_counter() - started < 10
+    assert "another protocol" in str(error)
+
+
+def test_a_model_id_with_escapes_is_an_answer_like_any_other() -> None:
+    body = b'{"data": [{"id": "m\\u001b[31m\\u009b2J\\ud800"}]}'
+
+    async def scenario() -> object:
+        async with scripted_server(always(plain(body))) as server, HttpClient(server.url) as http:
+            return (await http.request("GET", "/v1/models")).json()
+
+    assert first_model_id(asyncio.run(scenario())) == "m\x1b[31m\x9b2J\ud800"

@@ -15,11 +15,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from spectune.domain.secrets import redact_text
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.report.records import StudySummary
 from spectune.report.summary import summarize
 from spectune.report.terminal import trial_block
+from spectune.report.words import visible
 from spectune.runner.events import NodeRow, TrialStart
 
 _LINE_EVERY_S = 10.0
@@ -110,7 +112,7 @@ class ProgressView:
         return table
 
     def _line(self, text: str) -> None:
-        self._console.print(escape(text))
+        self._console.print(escape(visible(redact_text(text))))
         self._last_line = self._clock()
 
     def on_message(self, text: str) -> None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from spectune import __version__
 from spectune.api.blocking import run_interruptible
 from spectune.bench.prompts import load_prompts, merge_prompts
-from spectune.cli.output import show_json
+from spectune.cli.output import say, show_json
 from spectune.domain.arm import Arm, Knobs, baseline_arm
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import LoadResult
@@ -46,7 +46,7 @@ def bench_command(args: argparse.Namespace) -> int:
     if args.save_result is not None:  # before it is measured
         check_output_file(f"--save-result {args.save_result or repr('')}", Path(args.save_result))
     study, trial = run_interruptible(
-        _bench(args, workload), on_signal=_say, resume_hint="Nothing was changed on the server"
+        _bench(args, workload), on_signal=say, resume_hint="Nothing was changed on the server"
     )
     summary = summarize(study, [trial])
     findings = [f for f in summary.findings if f.code not in _NOT_ABOUT_ONE_SERVER]
@@ -149,7 +149,7 @@ class _Quiet:
             sys.stderr.flush()
 
     def on_phase(self, phase: str) -> None:
-        _say(phase)
+        say(phase)
 
 
 async def _bench(args: argparse.Namespace, workload: Workload) -> tuple[Study, Trial]:
@@ -163,7 +163,7 @@ async def _bench(args: argparse.Namespace, workload: Workload) -> tuple[Study, T
         model = args.model or await served_model(http)
         facts = await read_facts(http, adapter_for(engine))
     knobs = facts.effective or Knobs()
-    _say(
+    say(
         f"{engine} {facts.version or ''} serves {model}, method {knobs.method if facts.effective else 'unknown'}"
     )
     arm = Arm(name="server", engine=engine, target=model, knobs=knobs, flags={"measured": "as it runs"})
@@ -217,7 +217,3 @@ async def _bench(args: argparse.Namespace, workload: Workload) -> tuple[Study, T
         simulated=adapter.simulated,
     )
     return study, trial
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")

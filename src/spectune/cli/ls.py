@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spectune.api.together import list_studies
-from spectune.cli.output import show_json
+from spectune.cli.output import say, show_json
 from spectune.exchange.listing import ListedStudy, age_of
 from spectune.report.words import UNKNOWN, one_line, times
 from spectune.store.places import is_shared, same_place
@@ -28,7 +27,7 @@ def ls_command(args: argparse.Namespace) -> int:
         show_json(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         return 0
     if not found:
-        sys.stderr.write(f"{args.folder}: no study below it\n")
+        say(f"{args.folder}: no study below it")
         return 0
     console = Console(highlight=False)
     console.print(_table(found, root=args.folder))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from spectune.api.blocking import run_interruptible
-from spectune.cli.output import show_json
+from spectune.cli.output import say, show, show_json
 from spectune.domain.arm import Arm
 from spectune.domain.study import Study
 from spectune.domain.trial import StopProof
@@ -64,12 +64,12 @@ def up(args: argparse.Namespace) -> int:
         if wanted.study.host != LOCAL:
             raise BadInput("--adopt looks at a server on this machine; run spectune on the host itself")
         run_interruptible(
-            _adopt(wanted, args.port), on_signal=_say, resume_hint="The server was left as it is"
+            _adopt(wanted, args.port), on_signal=say, resume_hint="The server was left as it is"
         )
         _show_url(f"http://127.0.0.1:{args.port}", as_json=args.json)
         return 0
     host = host_called(wanted.study.host, home=data_home())
-    status = run_interruptible(_up(host, wanted, args), on_signal=_say, resume_hint="The server was stopped")
+    status = run_interruptible(_up(host, wanted, args), on_signal=say, resume_hint="The server was stopped")
     _show(status, as_json=args.json)
     return 0
 
@@ -78,7 +78,7 @@ def wait(args: argparse.Namespace) -> int:
     host = host_called(args.host, home=data_home())
     status = run_interruptible(
         _wait(host, args.server, args.timeout),
-        on_signal=_say,
+        on_signal=say,
         resume_hint=f"The server was left running; `spectune down {args.server}` stops it",
     )
     _show(status, as_json=args.json)
@@ -87,7 +87,7 @@ def wait(args: argparse.Namespace) -> int:
 
 def ps(args: argparse.Namespace) -> int:
     host = host_called(args.host, home=data_home())
-    servers = run_interruptible(_servers(host), on_signal=_say, resume_hint="")
+    servers = run_interruptible(_servers(host), on_signal=say, resume_hint="")
     if args.json:
         rows = [_public(s) for s in servers]
         show_json(json.dumps({"schema_version": 1, "servers": rows}, indent=1) + "\n")
@@ -96,10 +96,11 @@ def ps(args: argparse.Namespace) -> int:
         sys.stdout.write("no servers\n")
     for server in servers:
         about = server.about
-        sys.stdout.write(
+        line = (
             f"{server.server_id}  {server.state:8} {about.get('engine', '?'):9} {_url(server):28} "
-            f"pid {server.leader_pid:<8} {about.get('arm', '?')}{_trouble(server)}\n"
+            f"pid {server.leader_pid:<8} {about.get('arm', '?')}{_trouble(server)}"
         )
+        show([line])
     return 0
 
 
@@ -111,7 +112,7 @@ def down(args: argparse.Namespace) -> int:
     host = host_called(args.host, home=data_home())
     stopped = run_interruptible(
         _down(host, args.servers, every=args.all, quiet=args.json),
-        on_signal=_say,
+        on_signal=say,
         resume_hint="See `spectune ps` for what is left",
     )
     if args.json:
@@ -126,7 +127,7 @@ def _wanted(args: argparse.Namespace) -> _Wanted:
     path = Path(args.study)
     overrides = [*args.overrides, *([f"host={args.host}"] if args.host else [])]
     spec, _, document = load_study_file(path, overrides=overrides)
-    machine = run_interruptible(machine_of(spec.host), on_signal=_say, resume_hint="Nothing was started")
+    machine = run_interruptible(machine_of(spec.host), on_signal=say, resume_hint="Nothing was started")
     study = resolve_study(spec, document, path=path.absolute(), machine=machine)
     arm = arm_called(study, args.arm)
     return _Wanted(study, arm, fetch_models(study, home=data_home(), on_fetch=lambda *_: None))
@@ -157,7 +158,7 @@ async def _up(host: Host, wanted: _Wanted, args: argparse.Namespace) -> ServerSt
             allow_busy_gpus=plan.allow_busy_gpus,
         )
         for finding in admission.findings:
-            _say(f"warning: {finding.message}; {finding.remedy}")
+            say(f"warning: {finding.message}; {finding.remedy}")
         server = await to_the_end(
             host.start(spec_of(plan, gpus=admission.facts.gpus), log_path=plan.log_path, server_id=server_id),
             then=lambda late: late.stop(grace_s=plan.limits.stop_grace_s),
@@ -165,7 +166,7 @@ async def _up(host: Host, wanted: _Wanted, args: argparse.Namespace) -> ServerSt
         kept = False
         try:
             if not args.no_wait:
-                clock = PhaseClock(on_change=_say)
+                clock = PhaseClock(on_change=say)
                 clock.enter("launch")
                 handle = await wait_ready(server, plan=plan, clock=clock)
                 await handle.watch.aclose()
@@ -202,7 +203,7 @@ async def _wait(host: Host, server_id: str, timeout_s: float | None) -> ServerSt
         )
         server = await host.attach(server_id)
         try:
-            clock = PhaseClock(on_change=_say)
+            clock = PhaseClock(on_change=say)
             clock.enter("launch")
             handle = await wait_ready(server, plan=plan, clock=clock)
             await handle.watch.aclose()
@@ -227,7 +228,7 @@ async def _down(
             proof = await to_the_end(end_server(host, status))
             done.append((status.server_id, proof))
             if not quiet:
-                sys.stdout.write(f"{status.server_id}: {_proof_words(status, proof)}\n")
+                show([f"{status.server_id}: {_proof_words(status, proof)}"])
                 sys.stdout.flush()
         return done
 
@@ -246,7 +247,7 @@ def _named(servers: Sequence[ServerStatus], server_id: str) -> ServerStatus:
 
 async def _adopt(wanted: _Wanted, port: int) -> None:
     await check_is_arm(wanted.arm, wanted.study, models=wanted.models, port=port)
-    _say(
+    say(
         f"http://127.0.0.1:{port} runs arm {wanted.arm.name}; it is not ours: `spectune down` will not stop it"
     )
 
@@ -254,7 +255,7 @@ async def _adopt(wanted: _Wanted, port: int) -> None:
 def _tell_differences(handle: ServerHandle, arm: Arm) -> None:
     if handle.facts.effective is not None:
         for name, asked, runs in differing_knobs(arm.knobs, handle.facts.effective):
-            _say(f"warning: {name}: asked for {asked!r}, runs {runs!r}")
+            say(f"warning: {name}: asked for {asked!r}, runs {runs!r}")
 
 
 def _public(server: ServerStatus) -> dict[str, Any]:
@@ -309,13 +310,9 @@ def _show(server: ServerStatus, *, as_json: bool) -> None:
     if as_json:
         show_json(json.dumps({"schema_version": 1, **_public(server)}, indent=1) + "\n")
     else:
-        sys.stdout.write(f"{server.server_id}  {_url(server)}  log: {server.log_path}\n")
+        show([f"{server.server_id}  {_url(server)}  log: {server.log_path}"])
 
 
 def _show_url(url: str, *, as_json: bool) -> None:
     text = json.dumps({"schema_version": 1, "base_url": url, "adopted": True}, indent=1) if as_json else url
     show_json(text + "\n")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")

@@ -16,7 +16,9 @@ def as_str(value: Any) -> str | None:
 
 
 def as_int(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """Of 64 bits at most: what is larger is no count, and overflows where it is divided."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    return value if is_count else None
 
 
 def as_counts(value: Any) -> list[int] | None:

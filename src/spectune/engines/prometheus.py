@@ -1,7 +1,7 @@
 """Prometheus text, and the speculation counters that vLLM and llama.cpp publish in it.
 
 The text comes from a server and is not trusted: a line that does not parse is
-skipped, and a value that is NaN or infinite counts as absent.
+skipped, and a value that is NaN, infinite or beyond what can be counted is absent.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from spectune.domain.acceptance import AcceptanceCounts
+
+LARGEST = 2.0**63
+"""Of a counter or a gauge; larger ones overflow a sum."""
 
 _NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*")
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*,?')
@@ -114,7 +117,7 @@ def _parse_line(line: str) -> Sample | None:
         value = float(fields[0])
     except (IndexError, ValueError):
         return None
-    return Sample(name[1], labels, value) if math.isfinite(value) else None
+    return Sample(name[1], labels, value) if abs(value) < LARGEST else None
 
 
 def _parse_labels(line: str, position: int) -> tuple[Mapping[str, str], int]:

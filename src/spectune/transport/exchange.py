@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import cast
 
-from httptools import HttpParserError, HttpResponseParser
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from spectune.errors import TransportError
 from spectune.transport.sse import SseSplitter
@@ -66,6 +66,8 @@ class Exchange:
             return
         try:
             self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            raise TransportError("the server switches to another protocol, which nobody asked for") from None
         except HttpParserError as error:
             if not self._message_complete:
                 raise TransportError(f"malformed HTTP answer: {error or type(error).__name__}") from error
@@ -116,6 +118,8 @@ class Exchange:
         if self._message_complete:
             return
         self.status = self._parser.get_status_code()
+        if self.status == 101:
+            self.finish(TransportError("the server switches to another protocol, which nobody asked for"))
         if 100 <= self.status < 200:
             return
         self._head_complete = True
