@@ -71,7 +71,7 @@ class RequestRecord(Record):
 
 
 class LoadTotals(Record):
-    """What another tool says of a whole load point, where it kept no single requests."""
+    """What another tool, or the server itself, says of a whole load point, where single requests do not tell."""
 
     num_completed: int | None = None
     num_failed: int | None = None
@@ -103,9 +103,11 @@ class ServerCounters(Record):
     requests_waiting: int | None = None
     acceptance: AcceptanceCounts | None = None
     """``None`` when the engine publishes no speculation counters at all."""
+    verify_calls: int | None = None
+    """Verify steps of every request, where the engine counts these and not what was kept."""
 
 
-AcceptanceSource = Literal["per-request", "counters"]
+AcceptanceSource = Literal["per-request", "counters", "server log", "server info"]
 
 
 class LoadResult(Record):
@@ -132,7 +134,8 @@ class LoadResult(Record):
     peak_waiting: int | None = None
     """Requests that the server held back, likewise."""
     totals: LoadTotals | None = None
-    """Of an imported result: what is known only of the whole; all of it where there are no single requests."""
+    """What is known only of the whole: of an imported result, all of it where there are no single requests; of our own,
+    an acceptance length that the server states."""
     cut_short: bool = False
     """Not all was asked: the server was lost, or the trial ended early. These are the requests that ended before."""
 

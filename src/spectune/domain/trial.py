@@ -32,6 +32,8 @@ class ServerFacts(Record):
     effective: Knobs | None = None
     reported: SafeFields = Field(default_factory=dict)
     """The server's own report, as it gave it."""
+    acceptance_length: float | None = None
+    """The server's own mean since its cache was last emptied, where it has one."""
 
 
 class Failure(Record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -161,6 +162,7 @@ class Sglang:
             cached_tokens=metrics.count("sglang:cached_tokens_total"),
             requests_running=metrics.count("sglang:num_running_reqs"),
             requests_waiting=metrics.count("sglang:num_queue_reqs"),
+            verify_calls=metrics.count("sglang:spec_verify_calls_total"),
         )
 
     def read_facts(self, bodies: Mapping[str, Any]) -> ServerFacts:
@@ -192,12 +194,16 @@ class Sglang:
             "random_seed",
         )
         reported = {key: info[key] for key in info if key in kept or key.startswith("speculative_")}
+        states = info.get("internal_states")
+        state = as_dict(states[0]) if isinstance(states, list) and len(states) == 1 else {}
+        length = state.get("avg_spec_accept_length")
         return ServerFacts(
             engine=self.name,
             version=as_str(info.get("version")),
             model=as_str(info.get("served_model_name")) or first_model_id(bodies.get("/v1/models")),
             effective=effective,
             reported={k: v for k, v in reported.items() if not isinstance(v, list | dict)},
+            acceptance_length=length if isinstance(length, float) and 1 <= length < math.inf else None,
         )
 
     def flush_call(self) -> HttpCall | None:

@@ -83,8 +83,9 @@ class ImposedCost(Record):
         """One sentence."""
         needed = ", ".join(r.words for r in self.required)
         return (
-            f"{self.arm} (c={self.concurrency}, acceptance imposed, {self.acceptance_length:.2f} counted, n = {self.num_launches}): a step "
-            f"costs {self.step_cost_ratio:.2f} plain ones, so a drafter must keep {needed}"
+            f"{self.arm} (c={self.concurrency}, acceptance imposed, {self.acceptance_length:.2f} counted, "
+            f"n = {self.num_launches}): a step costs {self.step_cost_ratio:.2f} plain ones, so a drafter must keep "
+            f"{needed}"
         )
 
 

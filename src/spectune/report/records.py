@@ -181,6 +181,7 @@ class TrialSummary(Record):
     decode_tok_per_s: Interval | None
     output_tok_per_s: float | None
     acceptance_length: Interval | None
+    acceptance_source: AcceptanceSource | None
     acceptance_rate: float | None
     accepted_per_position: tuple[float, ...] | None
     speedup: Interval | None

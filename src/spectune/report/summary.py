@@ -91,6 +91,7 @@ def _summarize_trial(study: Study, trial: Trial, view: PointView | None) -> Tria
             counts, pooling.request_acceptance(loads), level=study.level
         )
         or pooling.stated_acceptance_length(loads, level=study.level),
+        acceptance_source=load.acceptance_source if load is not None else None,
         acceptance_rate=counts.acceptance_rate if counts else None,
         accepted_per_position=counts.marginal_acceptance if counts else None,
         speedup=comparison.speedup if comparison else None,

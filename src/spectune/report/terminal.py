@@ -120,7 +120,12 @@ def _result_lines(summary: StudySummary, trial: TrialSummary) -> Iterable[tuple[
     if trial.acceptance_length is not None:
         rates = " ".join(percent(r) for r in (trial.accepted_per_position or ())[:8])
         by_position = f", kept by position {rates}" if rates else ""
-        yield "acceptance", Text(f"{measured(trial.acceptance_length)} tokens per drafted step{by_position}")
+        said = trial.acceptance_source
+        by_whom = f" (from the {said})" if said in ("server log", "server info") else ""
+        yield (
+            "acceptance",
+            Text(f"{measured(trial.acceptance_length)} tokens per drafted step{by_whom}{by_position}"),
+        )
     if trial.parity_frac is not None:
         yield "same text", Text(f"{percent(trial.parity_frac)} of outputs equal plain decoding's")
     verdict = trial.hypothesis.verdict

@@ -19,6 +19,7 @@ from spectune.engines.adapter import EngineAdapter
 from spectune.errors import EnvironmentFailed, TransportError
 from spectune.hosts.supervised import SupervisedServer
 from spectune.runner.flush import flush_prefix_cache, refuse_leak
+from spectune.runner.stated_acceptance import LogPart, with_stated_acceptance
 from spectune.runner.stop_early import EndsEarly
 from spectune.server.phases import PhaseClock
 from spectune.store.study_dir import TrialDir
@@ -126,6 +127,7 @@ class Measurement:
             if self._cut.is_set():
                 return None
             refused = await flush_prefix_cache(http, server.adapter) if server.may_flush else None
+            log = await LogPart.begin(self._link)
             self._clock.enter("measure")
             result = await run_load(
                 client,
@@ -144,6 +146,10 @@ class Measurement:
                 result = result.model_copy(update={"cut_short": True})
             self._clock.close()
             refuse_leak(result, refused=refused, workload=workload, adapter=server.adapter)
+            was_flushed = server.may_flush and refused is None
+            result = await with_stated_acceptance(
+                result, http=http, adapter=server.adapter, log=log, was_flushed=was_flushed
+            )
             return await tokenize_outputs(http, server.adapter, server.model, result)
         finally:
             guard.cancel()
