@@ -157,6 +157,19 @@ def test_a_server_that_the_next_trial_cannot_use_is_stopped(study: Study) -> Non
     assert study.servers() == []
 
 
+def test_a_server_that_another_terminal_ended_is_launched_again(study: Study) -> None:
+    study.write(speed=40, prompts=6, lease=30)
+    process = study.start()
+    until(lambda: study.num_requests() >= 1)
+    study.finish("down", "--all")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    said = " ".join(output.split())
+    assert "another command asked for it" in said and "launching baseline again" in said, output
+    assert study.arms() == WHOLE
+    assert study.servers() == []
+
+
 def test_a_run_that_slept_past_its_lease_repeats_the_trial(study: Study) -> None:
     study.write(speed=80, prompts=6, lease=1)
     process = study.start()

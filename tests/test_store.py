@@ -163,6 +163,9 @@ def test_the_lock_names_its_holder_and_dies_with_it(recorded: tuple[StudyDir, St
     assert held.wait(20)
     with pytest.raises(BadInput, match=f"pid {holder.pid}"), directory.lock():
         pass
+    (directory.path / "lock").unlink()
+    with pytest.raises(BadInput, match="another spectune"), directory.lock():
+        pytest.fail("a deleted lock file let a second one in")
     holder.kill()
     holder.join()
     with directory.lock():

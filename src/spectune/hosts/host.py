@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import tempfile
 import uuid
@@ -176,10 +177,14 @@ class Host:
         return sorted((read_server_status(row) for row in reply["servers"]), key=lambda s: s.started_at)
 
     async def sweep(self, server_id: str) -> StopProof:
-        """Ends what a killed supervisor left; raises ``TeardownUnproven`` if something stays."""
+        """Ends what a killed supervisor left; raises ``TeardownUnproven`` if something stays.
+
+        ``HostUnreachable``: there is neither a record nor a process of it; another command ended it.
+        """
         reply = await self._ask(["sweep", self._folder(server_id)], {}, timeout_s=60)
         if "error" in reply:
-            raise EnvironmentFailed(reply["error"])
+            is_gone = reply.get("errno") == errno.ENOENT
+            raise (HostUnreachable if is_gone else EnvironmentFailed)(reply["error"])
         return stop_proof(reply["proof"])
 
     async def forget(self, server_id: str) -> None:

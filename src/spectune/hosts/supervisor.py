@@ -70,6 +70,7 @@ _MAX_LINE = 1 << 20
 _MAX_CLIENTS = 16
 _MAX_SECONDS = 1e9
 _AGAIN_S = 0.5
+_BY_ANOTHER = "another command asked for it (`spectune down` does)"
 _FREE_DESCRIPTORS = 44
 """Kept for the clients, and for reading what /proc says."""
 _SHM = "/dev/shm"
@@ -967,8 +968,9 @@ class Supervisor:
             if self.gone_at is not None:
                 self.stopping = iter(())
                 self.next_tick = 0.0
-            else:
+            elif self.stopping is None:
                 self.begin_stop(None, grace_s=grace_s)
+                self.tell({"event": "ended", **(self.ended or {}), "reason": _BY_ANOTHER}, besides=client)
             return
         if do == "status":
             reply = self.report()
@@ -1085,10 +1087,11 @@ class Supervisor:
             except Exception as error:  # noqa: BLE001 - nothing that a client sends may end the watch
                 self.send(client, {"error": f"bad request: {type(error).__name__}: {error}"[:300]})
 
-    def tell(self, news: dict[str, Any]) -> None:
+    def tell(self, news: dict[str, Any], *, besides: socket.socket | None = None) -> None:
         self.write_status()
         for client in list(self.clients):
-            self.send(client, news)
+            if client is not besides:
+                self.send(client, news)
 
     def send(self, client: socket.socket, message: dict[str, Any]) -> None:
         if client not in self.clients:
@@ -1664,7 +1667,8 @@ def sweep(folder: str) -> int:
         return refuse(
             f"{folder}: the record of this server is gone; another command ended it (`spectune down` does)"
             if not os.path.exists(os.path.join(folder, STATUS))
-            else f"{folder}: no record of a server that can be read, and no process of it is alive"
+            else f"{folder}: no record of a server that can be read, and no process of it is alive",
+            errno.ENOENT,
         )
     keeper = keeper_of(status)
     if keeper is not None:

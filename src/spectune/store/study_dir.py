@@ -345,10 +345,14 @@ class StudyDir:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Held by the one spectune that works on this study; the system releases it when that one dies."""
-        with (self.path / "lock").open("a+") as file:
+        """Held by the one spectune that works on this study; the system releases it when that one dies.
+
+        The folder is locked as well, where its file system does that: a lock file can be deleted meanwhile.
+        """
+        with (self.path / "lock").open("a+") as file, _opened(self.path) as folder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock_folder(folder)
             except BlockingIOError:
                 file.seek(0)
                 pid, _, hostname = file.read(300).strip().partition(" ")
@@ -368,6 +372,25 @@ class StudyDir:
             file.write(f"{os.getpid()} {socket.gethostname()}")
             file.flush()
             yield
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _lock_folder(folder: int) -> None:
+    """``BlockingIOError``: another has it. File systems of a network may lock files alone."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return
 
 
 def _check_new(path: Path, source: str) -> None:
