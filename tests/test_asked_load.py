@@ -50,7 +50,10 @@ def test_the_hash_of_an_older_workload_is_what_its_trials_recorded() -> None:
     stored = json.loads((folder / "study.json").read_text())["workload"]
     trials = sorted(folder.glob("trials/*/trial.json"))
     assert Workload.model_validate(stored).workload_hash == json.loads(trials[0].read_text())["workload_hash"]
-    assert workload().workload_hash != workload(waves=5).workload_hash
+    many = workload().model_copy(update={"loads": (LoadPoint.closed(8),)})
+    assert many.workload_hash != many.model_copy(update={"waves": 5}).workload_hash
+    one = workload().model_copy(update={"loads": (LoadPoint.closed(1),)})
+    assert one.workload_hash == one.model_copy(update={"waves": 5}).workload_hash, "asks the same"
 
 
 @pytest.mark.parametrize(("concurrency", "expected"), [(1, 3), (2, 4), (64, 128), (256, 512)])

@@ -109,6 +109,7 @@ class Workload(Record):
 
     @property
     def workload_hash(self) -> str:
-        told = self.model_dump(mode="json", exclude=None if self.waves is not None else {"waves"})
+        repeats = self.waves is not None and any((load.concurrency or 1) > 1 for load in self.loads)
+        told = self.model_dump(mode="json", exclude=None if repeats else {"waves"})
         payload = json.dumps(told, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(payload.encode()).hexdigest()[:16]
