@@ -119,6 +119,14 @@ def test_variables_of_the_arm_count_and_their_values_are_not_shown() -> None:
     assert problems(arm, replace(recorded("llamacpp"), env=arm.env)) == []
 
 
+def test_a_process_that_gave_itself_a_title_is_judged_by_what_it_says() -> None:
+    titled = Command(("VLLM::APIServer", "", ""), {})
+    arm = arm_of("vllm").model_copy(update={"env": {"OMP_NUM_THREADS": "1"}})
+    told = Knobs(method="eagle3", drafter="DRAFT_DIR", num_steps=3, topk=1, num_draft_tokens=3)
+    assert problems(arm, titled, told) == []
+    assert any("num_draft_tokens" in p for p in problems(arm, titled, Knobs(method="eagle3")))
+
+
 def test_llama_servers_own_variables_are_read() -> None:
     argv = [word for word in recorded("llamacpp").argv if word not in ("--spec-draft-n-max", "3")]
     running = Command(tuple(argv), {"LLAMA_ARG_SPEC_DRAFT_N_MAX": "3"})

@@ -103,7 +103,7 @@ def differences(
     ]
     if ours is not None and theirs is not None and not problems:
         problems += _differing_flags(arm, ours, theirs)
-    if running is not None:
+    if running is not None and theirs is not None:  # a process that gave itself a title wrote over both
         problems += [
             f"the variable {name} has another value there, or none"
             for name, value in asked.env.items()
@@ -123,7 +123,7 @@ def command_behind(port: int) -> Command | None:
         pairs = (word.partition("=") for word in _strings(f"/proc/{pid}/environ"))
     except OSError:
         return None
-    return Command(tuple(argv), {name: value for name, _, value in pairs}) if argv else None
+    return Command(tuple(argv), {name: value for name, _, value in pairs}) if any(argv) else None
 
 
 def _strings(path: str) -> list[str]:
