@@ -56,6 +56,23 @@ def test_ids_under_eagle_config_are_outputs(target: Path, tmp_path: Path) -> Non
     assert states.where == "eagle_config.eagle_aux_hidden_state_layer_ids"
 
 
+def test_ids_in_both_places_are_named_and_those_at_the_top_level_are_inputs(
+    target: Path, tmp_path: Path
+) -> None:
+    ids = "eagle_aux_hidden_state_layer_ids"
+    config = tiny.draft_config(**{ids: [2, 6, 9], "eagle_config": {ids: [1, 5, 8]}})
+    draft = tiny.write_draft(tmp_path / "b", config=config)
+    found = inspect_draft(str(draft), target=str(target))
+    states = found.auxiliary_states
+    assert (states.ids_as_written, states.layer_inputs) == ((2, 6, 9), (2, 6, 9))
+    assert states.where == f"{ids} and eagle_config.{ids}"
+    assert (view(found, "sglang", "EAGLE3").verdict, view(found, "vllm", "eagle3").verdict) == (
+        "fits",
+        "fits",
+    )
+    assert not view(found, "vllm", "eagle3").findings
+
+
 @pytest.mark.parametrize(("ids_in_d2t", "meaning"), [(False, "offsets"), (True, "ids")])
 def test_what_the_map_holds_is_told_by_the_mask(ids_in_d2t: bool, meaning: str, tmp_path: Path) -> None:
     draft = tiny.write_draft(tmp_path / "d", ids_in_d2t=ids_in_d2t)

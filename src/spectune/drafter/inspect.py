@@ -32,7 +32,9 @@ class AuxiliaryStates(Record):
     """From the width of ``fc``."""
     width: int | None
     ids_as_written: tuple[int, ...] | None
+    """At the top level where there are any, else under ``eagle_config``."""
     where: str | None
+    """Every place with ids: engines read different ones."""
     layer_inputs: tuple[int, ...] | None
     """The same layers by the state that enters them; ``None``: neither written nor told by the target's depth."""
     note: str | None = None
@@ -190,11 +192,12 @@ def _states(draft: CheckpointFacts, target: CheckpointFacts | None) -> Auxiliary
     inputs, note = layer_inputs(draft, num_layers=target.num_layers if target else None)
     if identify(draft, target=target).family != "eagle3":
         inputs = note = None
+    written = [place for place in (draft.top_aux_layers, draft.aux_layers) if place is not None]
     return AuxiliaryStates(
         count=fc.shape[1] // width if fc is not None and width and whole else draft.num_aux_states,
         width=width if fc is not None else None,
-        ids_as_written=draft.aux_layers.ids if draft.aux_layers else None,
-        where=draft.aux_layers.where if draft.aux_layers else None,
+        ids_as_written=written[0].ids if written else None,
+        where=" and ".join(dict.fromkeys(place.where for place in written)) or None,
         layer_inputs=inputs,
         note=note,
     )
