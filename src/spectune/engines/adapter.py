@@ -123,6 +123,9 @@ class EngineAdapter(Protocol):
     info_paths: tuple[str, ...]
     """GET paths whose JSON bodies ``read_facts`` understands; a missing one is skipped."""
     simulated: bool
+    optional_flags: Mapping[str, str | None]
+    """Flags that ``command`` adds to measure better, and that the server can do without; by name, the first version
+    that knows each, where that is known."""
     one_node_reason: str | None
     """Why its servers cannot span several nodes; ``None``: they can."""
 

@@ -65,6 +65,10 @@ class Vllm:
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/version", "/v1/models", _SERVER_INFO)
     simulated = False
+    optional_flags: Mapping[str, str | None] = {
+        "per-request-spec-decode-metrics": "0.29.0",
+        "enable-prompt-tokens-details": None,
+    }
     one_node_reason: str | None = None
 
     def command(self, launch: Launch) -> Command:

@@ -185,7 +185,8 @@ LAUNCHED_AGAIN = FindingKind(
     severity="note",
     title="An arm was launched again for a reason that is not its own",
     explanation="The lease ran out while spectune was suspended, the connection to the host was lost, the supervisor "
-    "was killed, or another program took the port: what was measured until then was thrown away.",
+    "was killed, another program took the port, or the engine's version does not know a flag that spectune adds to "
+    "measure: what was measured until then was thrown away.",
     effect="none on the figures; the time is booked as spectune's own",
     holds_for=_EVERY,
 )

@@ -85,6 +85,8 @@ class Place:
     kept: Kept = field(default_factory=Kept)
     known: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
     """What a check found before the launch, by arm id."""
+    lacking: set[str] = field(default_factory=set)
+    """Flags of ours that the engine there does not know: its servers are started without them."""
 
 
 def arm_called(study: Study, name: str) -> Arm:

@@ -35,6 +35,7 @@ from spectune.runner.launch import (
     stop_leftovers,
     without_other_servers,
 )
+from spectune.runner.optional_flags import without_flags
 from spectune.runner.order import block_of
 from spectune.runner.ray_worker import (
     end_servers_of_the_dead,
@@ -219,7 +220,7 @@ class NodeRunner:
             self._place = replace(self._place, alive=alive)
         self._place = await without_other_servers(
             self._place,
-            key=launch_key(arm, self._study, self._models),
+            key=launch_key(arm, without_flags(self._study, self._place.lacking), self._models),
             block=block_of(arm, order.repetition, self._study),
             on_message=self._say,
         )

@@ -46,6 +46,7 @@ from spectune.runner.launch import (
     usable_server,
     without_other_servers,
 )
+from spectune.runner.optional_flags import lacking_by_version, without_flags
 from spectune.runner.order import block_of
 from spectune.runner.precision import launch_for_precision
 from spectune.runner.quiet import NoiseWatch, Patience, looking_at
@@ -108,6 +109,7 @@ async def run_study(
             return StudyOutcome("done", 0, tuple(trials))
         async with host:
             place = await place_on(host, owner=str(directory.path.resolve()), known=findings or {})
+            place.lacking.update(await lacking_by_version(study))
             noise = None
             if patience is not None or not adapter_for(study.engine.name).simulated:
                 patience = patience or Patience()
@@ -150,7 +152,8 @@ async def _run_plan(
         if place.kept.server_id is not None:
             place = replace(place, alive=await kept_server(place, on_message=watcher.on_message))
         arm = study.arm(planned.arm_id)
-        key, block = launch_key(arm, study, models), block_of(arm, planned.repetition, study)
+        served = without_flags(study, place.lacking)
+        key, block = launch_key(arm, served, models), block_of(arm, planned.repetition, study)
         running = usable_server(place, key=key, block=block)
         counted = running is not None and running.about.get("launch") in {t.launch_number for t in trials}
         if over_budget(study, 0 if counted else num_launches(trials), time.monotonic() - began):
@@ -217,7 +220,8 @@ def _after_a_pause(
     """
     first = queue[0]
     arm = study.arm(first.arm_id)
-    key, block = launch_key(arm, study, models), block_of(arm, first.repetition, study)
+    key = launch_key(arm, without_flags(study, place.lacking), models)
+    block = block_of(arm, first.repetition, study)
     again = baseline_before(study, trials, first, now=datetime.now(UTC))
     if again is None or usable_server(place, key=key, block=block) is not None:
         return study, queue

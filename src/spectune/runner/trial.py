@@ -32,6 +32,7 @@ from spectune.runner.abort import ABORTED, Aborted, unless_aborted
 from spectune.runner.events import Watcher
 from spectune.runner.launch import Kept, ModelPaths, Place, end_kept, prepare_launch
 from spectune.runner.measure import Measured, Measurement
+from spectune.runner.optional_flags import unknown_flag, without_flags
 from spectune.runner.order import block_of
 from spectune.runner.own_log import findings_of_own_log
 from spectune.runner.rank_records import planned_ranks, rank_records
@@ -166,15 +167,21 @@ async def run_trial(
 
     progress = ProgressFile(directory.path)
     watcher = Recorded(watcher, progress)
-    task = _Task(arm, repetition, number, study, hypothesis, directory, models, watcher, progress)
+    served = without_flags(study, place.lacking)
+    task = _Task(arm, repetition, number, served, hypothesis, directory, models, watcher, progress)
     relaunches: list[str] = []
     attempt = await _attempt(task, place, work, is_kept)
     for _ in range(_MAX_ATTEMPTS - 1):
-        if attempt.error is None or not is_not_the_arms_fault(attempt.error):
+        unknown = unknown_flag(attempt.error, arm, task.study)
+        if unknown is None and (attempt.error is None or not is_not_the_arms_fault(attempt.error)):
             break
         if isinstance(attempt.error, NodeLost):
             break  # a node of its server is gone: it is for others to repeat it
-        relaunches.append(str(attempt.error).splitlines()[0])
+        if unknown is not None:
+            place.lacking.add(unknown)
+            task = replace(task, study=without_flags(study, place.lacking))
+        why = f"this {arm.engine} does not know --{unknown}, which spectune adds to measure"
+        relaunches.append(why if unknown is not None else str(attempt.error).splitlines()[0])
         watcher.on_message(f"{relaunches[-1]}: launching {arm.name} again")
         directory.replace_requests([])
         await end_kept(place)
