@@ -123,6 +123,57 @@ def gpu_unknown(place: Place) -> Seen:
     return Seen(f"three trials complete; GPU: {proof}")
 
 
+@fault(
+    "a neighbour takes a GPU that the server may not use (fake nvidia-smi)",
+    expected="complete: it is nobody's fault, and not the server's device",
+)
+def gpu_neighbour(place: Place) -> Seen:
+    gpus = FakeGpus(place)
+    study(place)
+    place.env["CUDA_VISIBLE_DEVICES"] = "0"
+    run = place.start("run", "study.yaml")
+    run.line("measure")
+    gpus.use(0, 70_000)
+    gpus.hold(f"GPU-fake-1, {os.getpid()}, 69990\n")
+    expect(run.wait(150) == 0, run.errors[-300:])
+    proof = finished(place)[0]["stop"]["gpu"]
+    expect(proof == "GPU 0: 0 MiB before, 0 after", proof)
+    return Seen(f"three trials complete; {proof}")
+
+
+@fault(
+    "a GPU without memory figures, as GB10 (fake nvidia-smi)",
+    expected="complete; the record says unknown",
+)
+def gpu_without_figures(place: Place) -> Seen:
+    gpus = FakeGpus(place)
+    (gpus.folder / "devices").write_text(
+        "0, GPU-fake-0, NVIDIA GB10, 580, [N/A], [N/A], 0\n", encoding="utf-8"
+    )
+    study(place)
+    run = place("run", "study.yaml", timeout_s=150)
+    expect(run.process.returncode == 0, run.errors[-300:])
+    proof = finished(place)[0]["stop"]["gpu"]
+    expect(proof.startswith("unknown"), proof)
+    return Seen(f"three trials complete; GPU: {proof}")
+
+
+@fault("an AMD GPU (fake rocm-smi)", expected="the record tells its use before and after")
+def gpu_of_amd(place: Place) -> Seen:
+    gpus = FakeGpus(place)
+    (gpus.folder / "nvidia-smi").unlink()
+    program = gpus.folder / "rocm-smi"
+    lines = "GPU[0] : VRAM Total Memory (B): 206141652992\nGPU[0] : VRAM Total Used Memory (B): 180388626432"
+    program.write_text(f"#!/bin/sh\necho '{lines}'\n", encoding="utf-8")
+    program.chmod(0o755)
+    study(place)
+    run = place("run", "study.yaml", timeout_s=150)
+    expect(run.process.returncode == 0, run.errors[-300:])
+    proof = finished(place)[0]["stop"]["gpu"]
+    expect(proof == "GPU 0: 172032 MiB before, 172032 after", proof)
+    return Seen(f"three trials complete; {proof}")
+
+
 @fault("no GPU", expected="the record says: no GPU")
 def gpu_none(place: Place) -> Seen:
     study(place)

@@ -160,7 +160,7 @@ async def _up(host: Host, wanted: _Wanted, args: argparse.Namespace) -> ServerSt
         for finding in admission.findings:
             say(f"warning: {finding.message}; {finding.remedy}")
         server = await to_the_end(
-            host.start(spec_of(plan, gpus=admission.facts.gpus), log_path=plan.log_path, server_id=server_id),
+            host.start(spec_of(plan, gpus=admission.gpus), log_path=plan.log_path, server_id=server_id),
             then=lambda late: late.stop(grace_s=plan.limits.stop_grace_s),
         )
         kept = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spectune.domain.machine import Machine
@@ -17,9 +17,15 @@ class Gpu:
     uuid: str
     name: str
     driver: str
-    used_mib: int
-    total_mib: int
+    used_mib: int | None
+    """``None``, here and below: the device's program has no figure for it."""
+    total_mib: int | None
     use_percent: int | None
+    held_mib: int | None = None
+    """What the processes that are listed for it hold; ``None``: of one the amount is not known."""
+    mig: tuple[str, ...] = ()
+    """Names of the instances that it is divided into."""
+    maker: str = "nvidia"
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class GpuHolder:
     """A process that holds memory of a device."""
 
     gpu_uuid: str
-    pid: int
+    pid: int | None
     used_mib: int | None
     command: str
 
@@ -80,11 +86,69 @@ class HostFacts:
     """``None``: free."""
     free_ports: tuple[int, ...] = ()
     gpus: tuple[Gpu, ...] | None = None
-    """Empty: there are none; ``None``: not asked, or ``gpu_error`` says why not."""
+    """Empty: there are none; ``None``: not asked, or ``gpu_error`` says why it is not known."""
     gpu_holders: tuple[GpuHolder, ...] = ()
     gpu_error: str | None = None
+    gpu_env: Mapping[str, str] = field(default_factory=dict)
+    """What the host's own variables say about visible devices; a server's own come before them."""
     busy: ProcessorUse | None = None
     """``None``: not asked."""
+
+
+def _gpu(row: Mapping[str, Any], processes: Sequence[Mapping[str, Any]]) -> Gpu:
+    names = {row["uuid"], *row.get("mig", ())}
+    held = [process["used_mib"] for process in processes if process["gpu_uuid"] in names]
+    total = None if None in held else sum(held)
+    return Gpu(**{**row, "mig": tuple(row.get("mig", ())), "held_mib": total})
+
+
+def memory_bytes_of(gpus: Sequence[Gpu] | None) -> tuple[int, ...] | None:
+    """The memory of each device; ``None`` if it is not known of every one."""
+    if gpus is None:
+        return None
+    known = tuple(gpu.total_mib << 20 for gpu in gpus if gpu.total_mib is not None)
+    return known if len(known) == len(gpus) else None
+
+
+def visible_gpus(gpus: Sequence[Gpu], env: Mapping[str, str]) -> list[Gpu]:
+    """The devices that a process with these variables may use: all where a name says nothing that can be understood.
+
+    Of a MIG instance it is the device that it is a part of, without the memory figures, which are the whole device's.
+    """
+    seen = list(gpus)
+    for number, names in enumerate(_VISIBLE_BY[gpus[0].maker] if gpus else ()):
+        text = next((env[name] for name in names if name in env), None)
+        if text is not None:
+            seen = _chosen(seen, text, by_position=number > 0)
+    return seen
+
+
+_VISIBLE_BY: Mapping[str, Sequence[Sequence[str]]] = {
+    "nvidia": (("CUDA_VISIBLE_DEVICES",),),
+    "amd": (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
+}
+"""Variables that choose among what the ones before them left, and among these the first that is set."""
+
+
+def _chosen(gpus: Sequence[Gpu], text: str, *, by_position: bool) -> list[Gpu]:
+    found: dict[str, Gpu] = {}
+    for name in (part.strip() for part in text.split(",")):
+        if name.startswith("MIG-"):
+            part_of = [g for g in gpus if name in g.mig or g.uuid in name]
+            fitting = [replace(gpu, used_mib=None, total_mib=None) for gpu in part_of]
+        else:
+            fitting = [
+                gpu
+                for position, gpu in enumerate(gpus)
+                if name == str(position if by_position else gpu.index)
+                or (len(name) > 3 and gpu.uuid.startswith(name))
+            ]
+        if not fitting and name.startswith(("MIG-", "GPU-")):
+            return list(gpus)
+        if not fitting:
+            break  # as the drivers do: what comes after a name that is none is not looked at
+        found.setdefault(fitting[0].uuid, fitting[0])
+    return list(found.values())
 
 
 def read_host_facts(reply: Mapping[str, Any]) -> HostFacts:
@@ -112,9 +176,10 @@ def read_host_facts(reply: Mapping[str, Any]) -> HostFacts:
             for port, owner in reply.get("ports", {}).items()
         },
         free_ports=tuple(reply.get("free_ports", ())),
-        gpus=None if gpus is None else tuple(Gpu(**gpu) for gpu in gpus),
+        gpus=None if gpus is None else tuple(_gpu(gpu, reply.get("gpu_processes", ())) for gpu in gpus),
         gpu_holders=tuple(GpuHolder(**holder) for holder in reply.get("gpu_processes", ())),
         gpu_error=reply.get("gpu_error"),
+        gpu_env=reply.get("gpu_env", {}),
         busy=_processor_use(reply.get("busy")),
     )
 

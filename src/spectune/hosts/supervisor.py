@@ -28,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import glob
 import json
 import os
 import platform
@@ -1370,19 +1371,42 @@ def existing_parent(path: str) -> str | None:
     return path
 
 
-def gpu_facts() -> dict[str, Any]:
-    """Memory, use and holders of every GPU, from ``nvidia-smi``; an empty list where there is no such program."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return {"gpus": [], "gpu_processes": []}
-    try:
-        devices = _csv(
-            program, "--query-gpu=index,uuid,name,driver_version,memory.used,memory.total,utilization.gpu"
-        )
-        holders = _csv(program, "--query-compute-apps=gpu_uuid,pid,used_memory")
-    except (OSError, subprocess.SubprocessError) as error:
-        return {"gpus": None, "gpu_error": f"nvidia-smi: {error}"}
-    gpus = [
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_GPU_NODES = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
+
+
+def gpu_facts(nodes: Iterable[str] = _GPU_NODES) -> dict[str, Any]:
+    """Memory, use and holders of every GPU, from the first program that lists any.
+
+    ``gpus`` is empty where there is none, and ``None`` where a device of ``nodes`` is there that no program tells of.
+    """
+    facts = {"gpu_env": {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ}}
+    errors = []
+    for name, read in (("nvidia-smi", nvidia_gpus), ("amd-smi", amd_gpus), ("rocm-smi", rocm_gpus)):
+        program = shutil.which(name)
+        if program is None:
+            continue
+        try:
+            gpus, processes = read(program)
+        except (OSError, subprocess.SubprocessError) as error:
+            errors.append(f"{name}: {error}")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            errors.append(f"{name}: its answer was not understood")
+        else:
+            if gpus:
+                return {**facts, "gpus": gpus, "gpu_processes": processes}
+    there = [path for pattern in nodes for path in glob.glob(pattern)]
+    if there and not errors:
+        errors.append(f"{there[0]} is there, and none of nvidia-smi, amd-smi and rocm-smi lists it")
+    if errors:
+        return {**facts, "gpus": None, "gpu_error": "; ".join(errors)}
+    return {**facts, "gpus": [], "gpu_processes": []}
+
+
+def nvidia_gpus(program: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What ``nvidia-smi`` tells; a figure that it has not, as ``[N/A]`` or ``[Unknown Error]``, is ``None``."""
+    query = "--query-gpu=index,uuid,name,driver_version,memory.used,memory.total,utilization.gpu"
+    gpus: list[dict[str, Any]] = [
         {
             "index": number(row[0]),
             "uuid": row[1],
@@ -1392,20 +1416,136 @@ def gpu_facts() -> dict[str, Any]:
             "total_mib": number(row[5]),
             "use_percent": number(row[6]),
         }
-        for row in devices
-        if len(row) == 7
+        for row in _csv(program, query)
+        if len(row) == 7 and number(row[0]) is not None
     ]
+    if any(gpu["use_percent"] is None for gpu in gpus):  # as on a device that is divided
+        parts = _mig_parts(program)
+        gpus = [{**gpu, "mig": parts.get(gpu["index"], [])} for gpu in gpus]
     processes = [
-        {
-            "gpu_uuid": row[0],
-            "pid": number(row[1]),
-            "used_mib": number(row[2]),
-            "command": command_of(number(row[1]) or 0),
-        }
-        for row in holders
+        _gpu_process(row[0], number(row[1]), number(row[2]))
+        for row in _csv(program, "--query-compute-apps=gpu_uuid,pid,used_memory")
         if len(row) == 3
     ]
-    return {"gpus": gpus, "gpu_processes": processes}
+    return gpus, processes
+
+
+def _mig_parts(program: str) -> dict[int, list[str]]:
+    """Names of the MIG instances of each device; of none where the program does not list them."""
+    parts: dict[int, list[str]] = {}
+    index = None
+    try:
+        text = _said_by(program, "-L")
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    for line in text.splitlines():
+        device = re.match(r"GPU (\d+):", line)
+        if device:
+            index = int(device.group(1))
+        part = re.search(r"UUID: (MIG-[^)]+)\)", line)
+        if part and index is not None:
+            parts.setdefault(index, []).append(part.group(1))
+    return parts
+
+
+def amd_gpus(program: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What ``amd-smi`` tells."""
+    said = {row["gpu"]: row for row in _amd_rows(program, "static", "--asic", "--driver")}
+    gpus, uuids = [], {}
+    for row in _amd_rows(program, "metric", "--mem-usage", "--usage"):
+        index, about = row["gpu"], said.get(row["gpu"], {})
+        asic = about.get("asic") or {}
+        serial = str(asic.get("asic_serial") or index).lower()
+        uuids[index] = f"GPU-{serial[2:] if serial.startswith('0x') else serial}"
+        memory = row.get("mem_usage") or {}
+        gpus.append(
+            {
+                "index": index,
+                "uuid": uuids[index],
+                "name": str(asic.get("market_name") or "AMD GPU"),
+                "driver": str((about.get("driver") or {}).get("version") or "?"),
+                "used_mib": _amd_mib(memory.get("used_vram")),
+                "total_mib": _amd_mib(memory.get("total_vram")),
+                "use_percent": _amd_number((row.get("usage") or {}).get("gfx_activity")),
+                "maker": "amd",
+            }
+        )
+    return gpus, _amd_processes(program, uuids)
+
+
+def _amd_processes(program: str, uuids: dict[int, str]) -> list[dict[str, Any]]:
+    found = []
+    with contextlib.suppress(
+        OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError, AttributeError
+    ):
+        for row in _amd_rows(program, "process"):
+            for entry in row.get("process_list") or ():
+                process = entry.get("process_info")
+                if isinstance(process, dict):
+                    used = _amd_mib((process.get("memory_usage") or {}).get("vram_mem"))
+                    found.append(_gpu_process(uuids[row["gpu"]], number(str(process.get("pid"))), used))
+    return found
+
+
+def _amd_rows(program: str, *words: str) -> list[dict[str, Any]]:
+    body = json.loads(_said_by(program, *words, "--json"))
+    rows = body["gpu_data"] if isinstance(body, dict) else body
+    return [row for row in rows if isinstance(row["gpu"], int)]
+
+
+def _amd_number(value: Any) -> int | None:
+    return number(str(value.get("value") if isinstance(value, dict) else value))
+
+
+def _amd_mib(value: Any) -> int | None:
+    """``{"value": 283, "unit": "MB"}``, or the same as text; its MB are MiB."""
+    text = f"{value.get('value')} {value.get('unit')}" if isinstance(value, dict) else str(value)
+    found = re.match(r"(\d+(?:\.\d+)?) ?([KMG]?)B", text)
+    return None if found is None else int(float(found.group(1)) * _IN_MIB[found.group(2)])
+
+
+_IN_MIB = {"": 2**-20, "K": 2**-10, "M": 1, "G": 2**10}
+
+
+def rocm_gpus(program: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What ``rocm-smi`` tells, which lists no process by device."""
+    words = (
+        "--showmeminfo",
+        "vram",
+        "--showuse",
+        "--showproductname",
+        "--showuniqueid",
+        "--showdriverversion",
+    )
+    text = _said_by(program, *words)
+    rows: dict[int, dict[str, str]] = {}
+    for found in re.finditer(r"^GPU\[(\d+)\]\s*:\s*([^:\n]+?)\s*:\s*(.+?)\s*$", text, re.MULTILINE):
+        rows.setdefault(int(found.group(1)), {})[found.group(2).lower()] = found.group(3)
+    driver = re.search(r"^Driver version: *(\S+)", text, re.MULTILINE)
+    gpus = []
+    for index, row in sorted(rows.items()):
+        serial = row.get("unique id", str(index)).lower()
+        used, total = (
+            number(row.get("vram total used memory (b)", "")),
+            number(row.get("vram total memory (b)", "")),
+        )
+        gpus.append(
+            {
+                "index": index,
+                "uuid": f"GPU-{serial[2:] if serial.startswith('0x') else serial}",
+                "name": row.get("card series") or row.get("card model") or "AMD GPU",
+                "driver": driver.group(1) if driver else "?",
+                "used_mib": None if used is None else used >> 20,
+                "total_mib": None if total is None else total >> 20,
+                "use_percent": number(row.get("gpu use (%)", "")),
+                "maker": "amd",
+            }
+        )
+    return gpus, []
+
+
+def _gpu_process(uuid: str, pid: int | None, used_mib: int | None) -> dict[str, Any]:
+    return {"gpu_uuid": uuid, "pid": pid, "used_mib": used_mib, "command": command_of(pid or 0)}
 
 
 def number(text: str) -> int | None:
@@ -1414,14 +1554,15 @@ def number(text: str) -> int | None:
 
 
 def _csv(program: str, query: str) -> list[list[str]]:
+    text = _said_by(program, query, "--format=csv,noheader,nounits")
+    return [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+
+
+def _said_by(program: str, *words: str) -> str:
     reply = subprocess.run(
-        [program, query, "--format=csv,noheader,nounits"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
+        [program, *words], capture_output=True, text=True, errors="replace", timeout=30, check=True
     )
-    return [[cell.strip() for cell in line.split(",")] for line in reply.stdout.splitlines() if line.strip()]
+    return reply.stdout
 
 
 # --- commands --------------------------------------------------------------------------------------------------

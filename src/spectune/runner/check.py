@@ -18,7 +18,7 @@ from spectune.domain.workload import Workload
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
 from spectune.hosts.choose import LOCAL
-from spectune.hosts.facts import Gpu
+from spectune.hosts.facts import Gpu, memory_bytes_of, visible_gpus
 from spectune.preflight import draft_fit, memory
 from spectune.preflight.command import ReadCommand, read_command
 from spectune.preflight.flags_form import judge_form
@@ -29,7 +29,6 @@ from spectune.report.words import listing
 from spectune.runner.check_sources import NOT_A_MODEL, Sources, known_path, missing
 from spectune.runner.parallel import gpus_of_arm, parts_of
 from spectune.runner.plan import sample_launch
-from spectune.server.admission import visible_gpus
 
 SCHEMA_VERSION = 1
 _BYTES_PER_TOKEN = 6
@@ -121,7 +120,7 @@ def check_study(
     ]
     facts |= {
         "machine": None if machine is None else machine.model_dump(mode="json"),
-        "gpu_memory_bytes": None if gpus is None else [gpu.total_mib << 20 for gpu in gpus],
+        "gpu_memory_bytes": memory_bytes_of(gpus),
         "workload": {
             "max_concurrency": sample_launch(study.baseline, study.engine, study.workload).max_concurrency,
             "least_tokens_of_longest_prompt": least_prompt_tokens,
@@ -150,7 +149,7 @@ def check_command(
         "study": None,
         "engine": {"name": read.engine, "version": None, "how": None},
         "machine": None if machine is None else machine.model_dump(mode="json"),
-        "gpu_memory_bytes": None if gpus is None else [gpu.total_mib << 20 for gpu in gpus],
+        "gpu_memory_bytes": memory_bytes_of(gpus),
         "workload": None,
     }
     return _result([launch], facts, sources)
@@ -259,9 +258,7 @@ def _judged(
     situation = read.situation(
         version, subject=subject, target=target, draft=draft, machine=machine, **workload
     )
-    memory_bytes = (
-        None if gpus is None else tuple(gpu.total_mib << 20 for gpu in visible_gpus(gpus, read.env))
-    )
+    memory_bytes = memory_bytes_of(None if gpus is None else visible_gpus(gpus, read.env))
     unreadable = [
         NOT_A_MODEL.found(subject, f"{what} {name}: {reason}", evidence=[(name, reason)])
         for what, name in (("target", read.target), ("draft", read.draft))

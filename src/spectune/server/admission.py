@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spectune.domain.findings import Finding, FindingKind
 from spectune.errors import LaunchRefused, PortTaken
-from spectune.hosts.facts import Gpu, GpuHolder, HostFacts
+from spectune.hosts.facts import Gpu, GpuHolder, HostFacts, visible_gpus
 from spectune.hosts.host import Host
 
 _MIB = 1 << 20
@@ -42,6 +42,8 @@ class Admission:
     """The host as it was before the launch."""
 
     facts: HostFacts
+    gpus: tuple[Gpu, ...] | None = None
+    """The devices that the server may use; ``None``: not known."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -67,19 +69,20 @@ async def admit(
             f"port {port} on {host.name} is taken by {owner}; it was left alone. "
             "Choose another port, or end that program yourself"
         )
+    gpus = None if facts.gpus is None else tuple(visible_gpus(facts.gpus, {**facts.gpu_env, **env}))
     if not allow_busy_gpus:
-        _refuse_busy_gpus(facts, env)
+        _refuse_busy_gpus(facts, gpus or ())
     for path, free in facts.disk_free_bytes.items():
         if free is not None and free < _MIN_DISK_BYTES:
             raise LaunchRefused(
                 f"{path} on {host.name} has {free // _MIB} MiB left; logs and records need {_MIN_DISK_BYTES // _MIB} "
                 "MiB: make room, then run again"
             )
-    return Admission(facts, tuple(_doubts(facts, subject=subject, needed_bytes=needed_bytes)))
+    return Admission(facts, gpus, tuple(_doubts(facts, subject=subject, needed_bytes=needed_bytes)))
 
 
-def _refuse_busy_gpus(facts: HostFacts, env: Mapping[str, str]) -> None:
-    visible = {gpu.uuid: gpu for gpu in visible_gpus(facts.gpus or (), env)}
+def _refuse_busy_gpus(facts: HostFacts, gpus: Sequence[Gpu]) -> None:
+    visible = {name: gpu for gpu in gpus for name in (gpu.uuid, *gpu.mig)}
     busy = [
         holder
         for holder in facts.gpu_holders
@@ -90,7 +93,7 @@ def _refuse_busy_gpus(facts: HostFacts, env: Mapping[str, str]) -> None:
         raise LaunchRefused(
             "GPUs that this launch would use are held by other processes; they were left alone:\n"
             + "\n".join(lines)
-            + "\nWait until they are gone, choose other GPUs with CUDA_VISIBLE_DEVICES, or set "
+            + "\nWait until they are gone, choose other GPUs with CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES, or set "
             "engine.allow_busy_gpus: true"
         )
 
@@ -100,23 +103,10 @@ def _holder(holder: GpuHolder) -> str:
     return f"pid {holder.pid} holds {used} ({holder.command})"
 
 
-def visible_gpus(gpus: Sequence[Gpu], env: Mapping[str, str]) -> list[Gpu]:
-    """The devices that ``CUDA_VISIBLE_DEVICES`` leaves: by index or by (the beginning of) the uuid."""
-    wanted = env.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return list(gpus)
-    names = [name.strip() for name in wanted.split(",") if name.strip()]
-    return [
-        gpu
-        for gpu in gpus
-        if any(name == str(gpu.index) or (len(name) > 3 and gpu.uuid.startswith(name)) for name in names)
-    ]
-
-
 def _doubts(facts: HostFacts, *, subject: str, needed_bytes: int | None) -> list[Finding]:
     found = []
     available = facts.available_bytes
-    on_cpu = not facts.gpus
+    on_cpu = facts.gpus == ()
     if on_cpu and needed_bytes is not None and available is not None and needed_bytes > available:
         found.append(
             MEMORY_SHORT.found(

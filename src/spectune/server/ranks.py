@@ -111,7 +111,7 @@ async def admit_rank(
         needed_bytes=needed_bytes,
         allow_busy_gpus=allow_busy_gpus,
     )
-    state.before = admission.facts.gpus
+    state.before = admission.gpus
     return list(admission.findings)
 
 
@@ -196,7 +196,9 @@ async def _stopped(state: RankState, grace_s: float) -> None:
     state.ended = state.ended or _own_end(server)
     try:
         proof = await server.stop(grace_s=grace_s)
-        state.stop = await prove_gpu_memory(plan.host, proof, before=state.before)
+        state.stop = await prove_gpu_memory(
+            plan.host, proof, before=state.before, names_are_told=not plan.port_is_hidden
+        )
         if plan.ports:
             await plan.host.leave(plan.ports[0])
         await plan.host.forget(server.server_id)
