@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spectune.domain.interval import Interval
 from spectune.domain.planning import (
     Noise,
     describe_noise,
@@ -142,6 +143,51 @@ def test_where_launches_are_the_noise_more_prompts_are_not_offered() -> None:
     more = more_needed(found, margin=0.02)
     assert more.more_prompts is None
     assert more.more_launches is not None and more.more_launches >= 1
+
+
+def test_as_many_more_launches_as_are_asked_for_decide_it() -> None:
+    """Studies of two launches at a true 10 % with 3 % of launch noise: t at two degrees of freedom is not t at ten."""
+    machine = Machine(launch=0.03, prompt=0.05)
+    asked: list[int] = []
+    decided = 0
+    for seed in range(150):
+        first = draw_study(random.Random(seed), machine, speedups=[1.1], launches=2, prompts=12)["arm0"]
+        if first.verdict != "CANNOT_TELL" or len(asked) == 30:
+            continue
+        more = more_needed(first, margin=0.02)
+        if more.more_launches is None:
+            assert more.quieter
+            continue
+        asked.append(more.more_launches)
+        again = draw_study(
+            random.Random(1000 + seed), machine, speedups=[1.1], launches=2 + asked[-1], prompts=12
+        )["arm0"]
+        decided += again.verdict != "CANNOT_TELL"
+    assert len(asked) >= 15
+    assert sorted(asked)[len(asked) // 2] <= 6 and max(asked) <= 20
+    assert decided / len(asked) > 0.6
+
+
+def test_past_twenty_launches_the_machine_must_become_quieter() -> None:
+    noisy = Comparison(
+        arm_id="a",
+        speedup=Interval(value=0.94, low=0.7, high=1.25, n=12, unit="x baseline"),
+        verdict="CANNOT_TELL",
+        num_prompts=12,
+        num_trials=2,
+        num_baseline_trials=4,
+        trial_noise_frac=0.3,
+        degrees=9.0,
+        prompt_log_var=0.001,
+        launch_log_var=0.09,
+    )
+    more = more_needed(noisy, margin=0.02)
+    assert more.more_launches is None and more.quieter
+    assert str(more) == "CANNOT_TELL; the machine must become quieter"
+    quiet = noisy.model_copy(update={"launch_log_var": 0.0004, "prompt_log_var": 0.0002})
+    assert more_needed(quiet, margin=0.02).more_launches == 1
+    # By hand: error 2.45 % * sqrt(2 / 3) = 2.0 %; ln(1 / 0.94) = 6.2 % is 3.1 of these, and t at 9 degrees and more is
+    # at most 2.26, with 0.84 for the chance: 3.1.
 
 
 def test_a_known_noise_floor_serves_where_nothing_was_launched_twice() -> None:

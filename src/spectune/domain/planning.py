@@ -20,6 +20,8 @@ from spectune.domain.statistics_launches import FEW_DEGREES, KNOWN_DEGREES, degr
 MAX_PROMPTS = 100_000
 """More than so many are not asked for."""
 MAX_LAUNCHES_COUNTED = 1_000
+MOST_LAUNCHES_ASKED = 20
+"""More than so many of an arm are not asked for: noise that they leave is to be mended on the machine."""
 _LARGEST_FACTOR = 100
 
 
@@ -168,6 +170,8 @@ class MoreNeeded:
 
     more_prompts: int | None
     more_launches: int | None
+    quieter: bool = False
+    """As many launches as anybody makes would not do: the machine must become quieter."""
 
     def __str__(self) -> str:
         ways = []
@@ -175,7 +179,9 @@ class MoreNeeded:
             ways.append(f"{self.more_prompts} more prompts")
         if self.more_launches is not None:
             ways.append(f"{self.more_launches} more launches of each arm")
-        return f"CANNOT_TELL; {' or '.join(ways)} would" if ways else "CANNOT_TELL"
+        if ways:
+            return f"CANNOT_TELL; {' or '.join(ways)} would"
+        return f"CANNOT_TELL{'; the machine must become quieter' if self.quieter else ''}"
 
 
 def _more_prompts(needed: float, now: int) -> int | None:
@@ -213,20 +219,42 @@ def more_needed(comparison: Comparison, *, margin: float, level: float | None = 
     """Prompts, or launches, after which the interval would exclude 1 or fit within the margin.
 
     Taken at the estimate as it is now, with a chance of 80 % if that is the
-    truth; where it is not, a second look may ask again.
+    truth; where it is not, a second look may ask again. More launches narrow
+    the error and show better how large it is, so the degrees of freedom grow with them.
     """
     level = level or comparison.speedup.level
     effect = abs(math.log(comparison.speedup.value))
     launch, prompt = comparison.launch_log_var or 0.0, comparison.prompt_log_var
     if prompt is None or comparison.degrees is None:
         return MoreNeeded(None, None)
-    factor = t_quantile((1 + level) / 2, comparison.degrees) + NormalDist().inv_cdf(0.8)
-    wanted = max(effect, math.log1p(margin) - effect) / factor
+    target = max(effect, math.log1p(margin) - effect)
+    wanted = target / _reach(level, comparison.degrees)
     n, m = comparison.num_prompts, comparison.num_trials
     prompts: int | None = None
     if wanted**2 > launch:
         prompts = _more_prompts(prompt * n / (wanted**2 - launch), n)
-    launches = None
-    if comparison.launch_log_var is not None:
-        launches = max(1, math.ceil((launch + prompt) * m / wanted**2) - m)
-    return MoreNeeded(prompts, launches)
+    if comparison.launch_log_var is None:
+        return MoreNeeded(prompts, None)
+    for more in range(1, MOST_LAUNCHES_ASKED + 1):
+        error = math.sqrt((launch + prompt) * m / (m + more))
+        if _reach(level, _degrees_after(comparison, more)) * error <= target:
+            return MoreNeeded(prompts, more)
+    return MoreNeeded(prompts, None, quieter=True)
+
+
+def _reach(level: float, degrees: float) -> float:
+    """Standard errors that an effect must be away from nothing to be found four times in five."""
+    return t_quantile((1 + level) / 2, degrees) + NormalDist().inv_cdf(0.8)
+
+
+def _degrees_after(comparison: Comparison, more: int) -> float:
+    """Of freedom, after so many more launches of each arm: those of launches grow, those of prompts do not."""
+    assert comparison.degrees is not None and comparison.prompt_log_var is not None
+    launch, prompt, m = comparison.launch_log_var or 0.0, comparison.prompt_log_var, comparison.num_trials
+    own = max(1, comparison.num_prompts - 1)
+    rest = (launch + prompt) ** 2 / comparison.degrees - prompt**2 / own
+    if launch <= 0 or rest <= 0:
+        return comparison.degrees
+    degrees = launch**2 / rest
+    later = degrees * (m - 1 + more) / (m - 1) if m > 1 else degrees + more
+    return (launch + prompt) ** 2 / (launch**2 / later + prompt**2 / own)

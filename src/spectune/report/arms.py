@@ -266,6 +266,7 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
         verdict=comparison.verdict if comparison else None,
         more_prompts_needed=needed.more_prompts if needed else None,
         more_launches_needed=needed.more_launches if needed else None,
+        quieter_machine_needed=needed is not None and needed.quieter,
         trial_noise_frac=comparison.trial_noise_frac if comparison else None,
         parity=view.parity([t for t in view.trials if t.arm_id == arm_id]),
         output_length_ratio=None

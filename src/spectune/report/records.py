@@ -91,7 +91,9 @@ class LoadSummary(Record):
     more_prompts_needed: int | None = None
     """Of a CANNOT_TELL: so many more would turn it into an answer, with a chance of 80 %."""
     more_launches_needed: int | None = None
-    """Of each arm, instead of more prompts."""
+    """Of each arm, instead of more prompts; ``None`` past 20 of them."""
+    quieter_machine_needed: bool = False
+    """Of a CANNOT_TELL: 20 more launches of each arm would not do."""
     trial_noise_frac: float | None
     parity: OutputParity | None
     """Of the baseline: its later trials against its first, the noise floor of parity."""

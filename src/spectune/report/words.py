@@ -184,7 +184,9 @@ def more_needed(load: LoadSummary) -> str:
         ways.append(count(load.more_prompts_needed, "more prompt"))
     if load.more_launches_needed is not None:
         ways.append(f"{count(load.more_launches_needed, 'more launch')} of each arm")
-    return f"{' or '.join(ways)} would" if ways else ""
+    if ways:
+        return f"{' or '.join(ways)} would"
+    return "20 more launches would not: make the machine quieter" if load.quieter_machine_needed else ""
 
 
 def listing(names: Iterable[str], *, most: int = 5) -> str:
