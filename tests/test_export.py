@@ -21,6 +21,7 @@ from exchange_studies import K3, K5, drawn, written
 from report_studies import BASELINE, counts, load_result, machine, request, speculative, study, trial
 
 from spectune.cli.main import main
+from spectune.domain.arm import Knobs
 from spectune.domain.secrets import REDACTED
 from spectune.domain.trial import ServerFacts
 from spectune.errors import BadInput
@@ -154,6 +155,21 @@ class TestScripts:
         assert before[before.index("--gpus") + 1] == "all"
         mounts = [next(csv.reader([m])) for i, m in enumerate(before) if before[i - 1] == "--mount"]
         assert [m[1] for m in mounts] == ["source=/models/target dir", "source=/models/draft,x"]
+
+    def test_models_under_tmp_are_mounted_and_other_paths_there_are_named(self) -> None:
+        knobs = Knobs(method="eagle3", drafter="/tmp/models/draft", num_draft_tokens=3)
+        arm = speculative("k3", engine="vllm", target="/dev/shm/target", knobs=knobs)
+        words = ("python3", "--model", "/dev/shm/target", "--log-file", "/tmp/server.log")
+        words += ("--speculative-config", '{"model":"/tmp/models/draft"}')
+        of = study(arm)
+        script = exported(
+            LoadedStudy("here", of, (trial(of, arm, 2, speeds=90.0, command=words),)), "docker", image="i"
+        )
+        mounted = [
+            line.split("source=")[1].split(",")[0] for line in script.split("--mount") if "source=" in line
+        ]
+        assert mounted == ["/dev/shm/target", "/tmp/models/draft"]
+        assert "# not mounted: /tmp/server.log" in script
 
     @pytest.mark.parametrize("form", FORMS)
     def test_secrets_are_asked_for_and_never_written(self, form: Form, tmp_path: Path) -> None:

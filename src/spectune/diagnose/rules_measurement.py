@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spectune.diagnose.facts import RunFacts
-from spectune.diagnose.verdict import NotChecked, Rule, line_of, speculates
+from spectune.diagnose.verdict import NotChecked, Rule, kept_words, line_of, speculates
 from spectune.domain.findings import Finding, FindingKind
 
 REPEATED_SHARE = 0.5
@@ -210,7 +210,7 @@ def cumulative(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
             run.subject,
             f"{acceptance.source}: totals of the process",
             evidence=[
-                (acceptance.source, f"{acceptance.accepted} of {acceptance.drafted} drafted tokens kept")
+                (acceptance.source, kept_words(acceptance.accepted, acceptance.drafted, acceptance.length))
             ],
         )
 

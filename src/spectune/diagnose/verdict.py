@@ -44,3 +44,12 @@ def line_of(notice: NoticeFacts) -> tuple[str, str]:
     """Evidence: where it stands and what it says."""
     times = f" ({notice.count} times)" if notice.count > 1 else ""
     return f"line {notice.line}{times}", notice.text
+
+
+def kept_words(accepted: int | None, drafted: int | None, length: float | None) -> str:
+    """What is known of the kept drafts, and nothing of what is not."""
+    if accepted is not None and drafted is not None:
+        return f"{accepted} of {drafted} drafted tokens kept"
+    if accepted is not None:
+        return f"{accepted} drafted tokens kept"
+    return "drafts kept: not counted" if length is None else f"acceptance length {length:.2f}"

@@ -44,6 +44,8 @@ class FindingKind(Record):
     """Engines and versions the rule was read in or measured on."""
     sources: tuple[str, ...] = ()
     """Where that was read: addresses, or ``measured``."""
+    slows: bool = False
+    """Speculation as it stands is then slower than none: no arm of which this is found is expected to be faster."""
 
     def found(
         self,

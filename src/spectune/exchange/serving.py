@@ -37,6 +37,7 @@ _PARALLEL_FLAGS = {
     "--dp": "data",
 }
 _NOT_MOUNTED = ("/dev/", "/proc/", "/sys/", "/tmp/")
+"""What lies there is mostly no model; one that the study names is mounted all the same."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,12 @@ def serving_of(
     if program and name.startswith("python") and not PurePosixPath(program).name.startswith("python"):
         argv = [argv[0], *_without_module(argv[1:])]
     words = _replace_address(argv[1:], host=host, port=port)
+    named = {arm.target.rstrip("/"), (arm.knobs.drafter or "").rstrip("/")}
+    paths = list(dict.fromkeys(_paths(words)))
+    models = [path for path in paths if path in named or not path.startswith(_NOT_MOUNTED)]
+    notes = list(_notes(loaded, arm, trial, argv))
+    if container:
+        notes += [f"not mounted: {one_line(path, limit=200)}" for path in paths if path not in models]
     return Serving(
         study=loaded.study.name,
         arm=arm,
@@ -139,8 +146,8 @@ def serving_of(
         secret_env=tuple(k for k, v in trial.env.items() if v == REDACTED and _checked_name(k, loaded)),
         port=port,
         num_gpus=_num_gpus(loaded, arm.engine, argv),
-        models=tuple(dict.fromkeys(_paths(words))),
-        notes=tuple(_notes(loaded, arm, trial, argv)),
+        models=tuple(models),
+        notes=tuple(notes),
     )
 
 
@@ -236,7 +243,7 @@ def _paths(arguments: Sequence[str]) -> Iterator[str]:
         for text in (word, value if equals else ""):
             if text.startswith("{"):
                 yield from _paths_in_json(text)
-            elif text.startswith("/") and not text.startswith(_NOT_MOUNTED) and len(text) > 1:
+            elif text.startswith("/") and len(text) > 1:
                 yield text.rstrip("/")
 
 

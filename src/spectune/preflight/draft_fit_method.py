@@ -30,6 +30,7 @@ ALGORITHM_MISMATCH = FindingKind(
         "target's output head replaces its own, and nearly every draft is rejected. The output stays correct, "
         "nothing is logged, and the acceptance length reads 1.00. vLLM and llama.cpp mostly refuse to start."
     ),
+    slows=True,
     effect="acceptance length 1.00: every draft is computed and thrown away, slower than no speculation",
     holds_for="SGLang to 0.5.23 (silent), vLLM to 0.32, llama.cpp (refused at start)",
     sources=("https://github.com/sgl-project/sglang/pull/21272", "measured on SGLang 0.5.23"),

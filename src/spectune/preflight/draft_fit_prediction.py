@@ -46,6 +46,7 @@ UNFUSED_EXCLUDE = FindingKind(
         "`mtp...q_proj` and its sisters one by one does not match the fused names, so SGLang allocates quantised "
         "parameters for the unquantised layer and drops its tensors, with one warning for all of them."
     ),
+    slows=True,
     effect="acceptance length 1.00 (every line of the log), or far below the usual",
     holds_for=f"SGLang of August 2026; not settled whether fixed in {SGLANG_READ}",
     sources=("https://github.com/sgl-project/sglang/issues/35797",),

@@ -48,6 +48,7 @@ NARROW_HEAD = FindingKind(
         "with 4-bit quantisation were seen to have every draft rejected, where the same layers in BF16 kept four of "
         "five."
     ),
+    slows=True,
     effect="acceptance down to zero",
     holds_for="vLLM and forks of April 2026",
     sources=(

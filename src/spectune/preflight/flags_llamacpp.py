@@ -109,6 +109,7 @@ DRAFT_ON_CPU = FindingKind(
     severity="warning",
     title="The target is on the GPU, the draft is not",
     explanation="A draft on the CPU is often slower than the target on the GPU, so drafting costs more than it saves.",
+    slows=True,
     effect="speculation is slower than none",
     remedy="--spec-draft-ngl all (or leave it out: auto)",
     holds_for=_HERE,

@@ -301,7 +301,13 @@ class _ClusterRun:
         work = self._work
         study, arm = work.study, work.study.arm(planned.arm_id)
         is_soak = planned.repetition == SOAK_REPETITION
-        hypothesis = soak_hypothesis(study) if is_soak else hypothesis_for(planned, study, work.observed())
+        hypothesis = (
+            soak_hypothesis(study)
+            if is_soak
+            else hypothesis_for(
+                planned, study, work.observed(), checked=self._findings.get(planned.arm_id, ())
+            )
+        )
         number, folder = self._directory.new_trial(arm.arm_id)
         self._announce(number, planned, place, hypothesis)
         order = TrialOrder(

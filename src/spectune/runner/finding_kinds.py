@@ -23,6 +23,7 @@ GROUPS: tuple[tuple[str, str, tuple[FindingKind, ...]], ...] = (
 )
 """Title, the command that makes them, the kinds."""
 KINDS: tuple[FindingKind, ...] = tuple(kind for _, _, kinds in GROUPS for kind in kinds)
+SLOWING = frozenset(kind.code for kind in KINDS if kind.slows)
 
 
 def check_codes(codes: Iterable[str]) -> None:

@@ -35,6 +35,7 @@ from spectune.report.write import write_reports
 from spectune.runner.abort import Aborted, unless_aborted
 from spectune.runner.estimate import estimate
 from spectune.runner.events import TrialStart, Watcher
+from spectune.runner.finding_kinds import SLOWING
 from spectune.runner.launch import (
     ModelPaths,
     Place,
@@ -380,7 +381,7 @@ async def _next_trial(
 ) -> Trial:
     arm = study.arm(planned.arm_id)
     observed = observations(study, trials)
-    hypothesis = hypothesis_for(planned, study, observed)
+    hypothesis = hypothesis_for(planned, study, observed, checked=place.known.get(arm.arm_id, ()))
     number, folder = directory.new_trial(arm.arm_id)
     place_in_study, total, launches = len(study.plan) - todo + position + 1, len(study.plan), None
     if study.search is not None:
@@ -424,8 +425,14 @@ async def _next_trial(
     )
 
 
-def hypothesis_for(planned: PlannedTrial, study: Study, observed: Sequence[Observation]) -> Hypothesis:
-    """What the launch is expected to show, from what was measured before it."""
+def hypothesis_for(
+    planned: PlannedTrial,
+    study: Study,
+    observed: Sequence[Observation],
+    *,
+    checked: Sequence[Finding] = (),
+) -> Hypothesis:
+    """What the launch is expected to show, from what was measured before it, and from what a check found."""
     arm = study.arm(planned.arm_id)
     hypothesis = propose(
         arm,
@@ -434,6 +441,11 @@ def hypothesis_for(planned: PlannedTrial, study: Study, observed: Sequence[Obser
         expectation=study.expectations.get(arm.arm_id),
         concurrency=study.workload.loads[0].concurrency or 1,
     )
+    slowed = next((f for f in checked if f.code in SLOWING), None)
+    is_guess = hypothesis.predicted_tok_per_s is None and arm.arm_id not in study.expectations
+    if slowed is not None and is_guess and hypothesis.expectation == "faster":
+        found = f"{slowed.code}: {slowed.message}"
+        hypothesis = hypothesis.model_copy(update={"expectation": "slower", "why": found})
     if planned.reason is None:
         return hypothesis
     return hypothesis.model_copy(update={"why": f"{planned.reason}. {hypothesis.why}"})
