@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ import pytest
 
 from spectune.domain.trial import StopProof
 from spectune.errors import LaunchRefused, TeardownUnproven
-from spectune.hosts.facts import Gpu, HostFacts, memory_bytes_of, read_host_facts, visible_gpus
+from spectune.hosts.facts import Gpu, GpuHolder, HostFacts, memory_bytes_of, read_host_facts, visible_gpus
 from spectune.hosts.local import local_host
-from spectune.hosts.supervisor import gpu_facts, host_facts
+from spectune.hosts.machine_facts import read_machine
+from spectune.hosts.supervisor import command_of, gpu_facts, host_facts
 from spectune.server.admission import admit
+from spectune.server.neighbours import come_between
 from spectune.server.proof import prove_gpu_memory, still_held
 
 NVIDIA = """
@@ -293,3 +297,64 @@ class TestTheProofOfAStop:
     def test_devices_without_figures_prove_nothing_and_end_nothing(self, box: Box, tmp_path: Path) -> None:
         box.nvidia("0, GPU-2dee1e25, NVIDIA GB10, 580.126.09, [N/A], [N/A], 0\n")
         assert self.prove(tmp_path, box.gpus()).startswith("unknown: ")
+
+
+class TestANeighbourThatComesWhileWeMeasure:
+    def facts(self, *holders: tuple[str, int | None, int | None]) -> HostFacts:
+        rows = [{"gpu_uuid": u, "pid": p, "used_mib": m, "command": "train"} for u, p, m in holders]
+        return HostFacts(
+            machine=read_machine(),
+            available_bytes=None,
+            shm_free_bytes=None,
+            disk_free_bytes={},
+            port_owners={},
+            gpu_holders=tuple(GpuHolder(**row) for row in rows),
+        )
+
+    @pytest.mark.parametrize(
+        ("before", "after", "said"),
+        [
+            ([], [("GPU-0", 7, 9000)], ["pid 7 (train) came to GPU 0 and holds 9000 MiB"]),
+            ([], [("GPU-0", 7, None)], ["pid 7 (train) came to GPU 0 and holds an unknown amount"]),
+            ([("GPU-0", 7, 300)], [("GPU-0", 7, 900)], ["pid 7 (train) grew on GPU 0 from 300 to 900 MiB"]),
+            ([("GPU-0", 7, 900)], [("GPU-0", 7, 1000)], []),
+            ([("GPU-0", 7, 900)], [], []),
+            ([], [("GPU-1", 7, 9000)], []),  # not a device of the server
+            ([], [("GPU-0", 42, 9000)], []),  # the server's own
+            ([], [("GPU-0", None, 9000)], []),  # whose it is cannot be told
+            ([], [("GPU-0", 7, 20)], []),
+        ],
+    )
+    def test_what_is_said(self, before: list[Any], after: list[Any], said: list[str]) -> None:
+        found = come_between(self.facts(*before), self.facts(*after), gpus=[gpu()], ours=[42])
+        assert found == said
+
+    def test_it_is_a_finding_of_the_trial(self, box: Box, tmp_path: Path) -> None:
+        box.nvidia("0, GPU-0, NVIDIA H200, 580.95.05, 4, 143771, 0\n")
+        comes = f'ls "$here"/out/trials/*/requests.jsonl >/dev/null 2>&1 && echo "GPU-0, {os.getpid()}, 9000"; true'
+        box.program("nvidia-smi", NVIDIA.replace('cat "$here/holders"', comes))
+        (tmp_path / "study.yaml").write_text(
+            "question: q\nengine: {name: fake, flags: {tokens-per-s: 2000}}\ntarget: fake-model\n"
+            "arms: [{method: eagle3, drafter: fake-draft, num_draft_tokens: 3}]\nnoise_floor: false\n"
+            "workload: {prompts: builtin, num_prompts: 4, max_tokens: 16, ignore_eos: true, warmup_requests: 1}\n"
+            "budget: {max_trials: 1}\n",
+            encoding="utf-8",
+        )
+        words = [
+            sys.executable,
+            "-m",
+            "spectune",
+            "run",
+            "study.yaml",
+            "--dir",
+            "out",
+            "--no-check",
+            "--noisy",
+        ]
+        env = {**os.environ, "SPECTUNE_HOME": str(tmp_path / "home"), "PATH": str(box.folder)}
+        subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, timeout=100, check=False)
+        (record,) = tmp_path.glob("out/trials/*/trial.json")
+        trial = json.loads(record.read_text(encoding="utf-8"))
+        assert [f["message"] for f in trial["findings"] if f["code"] == "gpu-neighbour"] == [
+            f"pid {os.getpid()} ({command_of(os.getpid())}) came to GPU 0 and holds 9000 MiB"
+        ]

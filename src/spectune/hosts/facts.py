@@ -200,6 +200,7 @@ class Vitals:
     rss_bytes: int
     io_bytes: int
     log_bytes: int
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

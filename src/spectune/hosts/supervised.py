@@ -76,6 +76,7 @@ class SupervisedServer:
             rss_bytes=reply["rss_bytes"],
             io_bytes=reply["io_bytes"],
             log_bytes=reply["log_bytes"],
+            pids=tuple(reply.get("pids", ())),
         )
 
     async def mark_ready(self) -> tuple[int, ...]:

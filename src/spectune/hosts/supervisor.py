@@ -1000,6 +1000,7 @@ class Supervisor:
         return {
             "state": self.state,
             "num_processes": len(alive),
+            "pids": [p.pid for p in alive],
             "cpu_s": sum(p.cpu_s for p in alive),
             "rss_bytes": sum(p.rss_bytes for p in alive),
             "io_bytes": sum(io_bytes(p.pid) for p in alive),

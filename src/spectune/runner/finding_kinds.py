@@ -11,7 +11,7 @@ from spectune.errors import BadInput
 from spectune.preflight import draft_fit, flags_rules, memory
 from spectune.report import finding_kinds as report_kinds
 from spectune.runner import check_sources
-from spectune.server import admission
+from spectune.server import admission, neighbours
 
 GROUPS: tuple[tuple[str, str, tuple[FindingKind, ...]], ...] = (
     ("Draft and target", "check", (*check_sources.KINDS, *draft_fit.KINDS)),
@@ -19,7 +19,7 @@ GROUPS: tuple[tuple[str, str, tuple[FindingKind, ...]], ...] = (
     ("Memory", "check", memory.KINDS),
     ("Logs and running servers", "diagnose", diagnose_rules.KINDS),
     ("The host, before a launch", "run", admission.KINDS),
-    ("Measurements", "run", report_kinds.KINDS),
+    ("Measurements", "run", (*report_kinds.KINDS, *neighbours.KINDS)),
 )
 """Title, the command that makes them, the kinds."""
 KINDS: tuple[FindingKind, ...] = tuple(kind for _, _, kinds in GROUPS for kind in kinds)

@@ -40,6 +40,7 @@ from spectune.runner.recorded import Recorded
 from spectune.runner.soak import Soak
 from spectune.runner.stop_early import EndsEarly
 from spectune.server.lifecycle import Launched, ServerHandle, serve
+from spectune.server.neighbours import watching_neighbours
 from spectune.server.phases import PhaseClock
 from spectune.store.progress import ProgressFile
 from spectune.store.study_dir import TrialDir, plan_record
@@ -309,7 +310,9 @@ async def _measure(
         ends_early=ends_early,
     )
     try:
-        await _until_done_or_lost(measurement, handle)
+        async with watching_neighbours(handle.server, subject=task.arm.name) as found:
+            await _until_done_or_lost(measurement, handle)
+        attempt.launched.findings += found
         attempt.ended_early = measurement.ended_early
         if any(load.failed for load in attempt.loads):
             await _raise_if_dying(handle)
