@@ -195,10 +195,10 @@ ARGUMENTS = [{"index": 0, "function": {"arguments": '{"mm"'}}]
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"tool_calls": CALL}, "rain"),
+        ({"tool_calls": CALL}, ""),
         ({"tool_calls": ARGUMENTS}, '{"mm"'),
-        ({"tool_calls": [{"index": 0, "type": "custom", "custom": {"name": "sh", "input": "ls"}}]}, "shls"),
-        ({"function_call": {"name": "rain", "arguments": "{}"}}, "rain{}"),
+        ({"tool_calls": [{"index": 0, "type": "custom", "custom": {"name": "sh", "input": "ls"}}]}, "ls"),
+        ({"function_call": {"name": "rain", "arguments": "{}"}}, "{}"),
         ({"refusal": "I cannot"}, "I cannot"),
         ({"content": [{"type": "text", "text": "Rain"}]}, "Rain"),
         ({"reasoning": "hm", "content": "Rain"}, "hmRain"),

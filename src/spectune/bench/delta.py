@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_CALL_FIELDS = ("name", "arguments", "input")
+_CALL_FIELDS = ("arguments", "input")
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Said:
     reasoning: str
     content: str
     other: str
-    """A refusal, and the names and arguments of tool calls."""
+    """A refusal, and the arguments of tool calls."""
     has_tokens: bool
 
     @property
@@ -25,7 +25,10 @@ class Said:
 
 
 def read_delta(choice: Mapping[str, Any]) -> Said:
-    """Roles, ids and indexes are the server's own words, and no tokens of the model's."""
+    """Roles, ids and indexes are the server's own words, and no tokens of the model's.
+
+    The name of a tool is timed and is no text: servers repeat it as they cut the answer into chunks.
+    """
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         text = _text(choice.get("text"))
@@ -35,8 +38,14 @@ def read_delta(choice: Mapping[str, Any]) -> Said:
     calls = delta.get("tool_calls")
     each = calls if isinstance(calls, list) else []
     other = _text(delta.get("refusal")) + _called(delta.get("function_call"))
-    other += "".join(_called(part) for call in each if isinstance(call, dict) for part in call.values())
-    return Said(reasoning, content, other, bool(reasoning or content or other) or _has_ids(choice))
+    parts = [
+        part for call in each if isinstance(call, dict) for part in call.values() if isinstance(part, dict)
+    ]
+    other += "".join(map(_called, parts))
+    named = any(
+        _text(part.get("name")) for part in (*parts, delta.get("function_call")) if isinstance(part, dict)
+    )
+    return Said(reasoning, content, other, bool(reasoning or content or other or named) or _has_ids(choice))
 
 
 def _has_ids(choice: Mapping[str, Any]) -> bool:

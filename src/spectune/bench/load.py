@@ -20,6 +20,7 @@ from spectune.bench.counters import (
 from spectune.bench.shapes import drive, repeated
 from spectune.domain.acceptance import AcceptanceCounts, pool_counts
 from spectune.domain.measurement import AcceptanceSource, LoadResult, RequestRecord, ServerCounters
+from spectune.domain.steady import steady_span
 from spectune.domain.workload import LoadPoint, Prompt, Workload
 
 _LAG_SAMPLE_S = 0.1
@@ -120,7 +121,7 @@ class _LoadRun:
         foreign_tokens = _foreign_tokens(self._before, after, own_tokens)
         acceptance, source = self._acceptance(records, after, foreign_tokens)
         first_sent_s = records[0].start_s if records else 0.0
-        return LoadResult(
+        result = LoadResult(
             load=self._load,
             requests=records,
             duration_s=max(0.0, self._last_end_s - first_sent_s - self._reading_s),
@@ -135,6 +136,7 @@ class _LoadRun:
             peak_running=self._peak_running,
             peak_waiting=self._peak_waiting,
         )
+        return result.model_copy(update={"steady": steady_span(result)})
 
     async def _send(self, prompt: Prompt) -> None:
         self._in_flight += 1

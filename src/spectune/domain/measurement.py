@@ -110,6 +110,15 @@ class ServerCounters(Record):
 AcceptanceSource = Literal["per-request", "counters", "server log", "server info"]
 
 
+class SteadySpan(Record):
+    """When a closed loop was in its steady state; seconds since the start of the load point."""
+
+    start_s: float
+    end_s: float
+    frac: float
+    """Of the load point's time; the rest is filling and emptying the server."""
+
+
 class LoadResult(Record):
     """All requests of one load point, with the server's counters around them."""
 
@@ -136,6 +145,8 @@ class LoadResult(Record):
     totals: LoadTotals | None = None
     """What is known only of the whole: of an imported result, all of it where there are no single requests; of our own,
     an acceptance length that the server states."""
+    steady: SteadySpan | None = None
+    """At c > 1; ``None`` otherwise, and in older records, where ``domain.steady`` finds it from the requests."""
     cut_short: bool = False
     """Not all was asked: the server was lost, or the trial ended early. These are the requests that ended before."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
-from spectune.domain.measurement import LoadResult, RequestRecord
+from spectune.domain.measurement import LoadResult, RequestRecord, SteadySpan
 
 _LEAST_PART = 0.5
 """Of a request's time: with less of it in the window its speed is mostly chance."""
@@ -19,60 +19,45 @@ _LEAST_PART = 0.5
 
 @dataclass(frozen=True)
 class SteadyWindow:
-    """Seconds since the start of the load point."""
+    """What requests did within the span."""
 
     start_s: float
     end_s: float
-    frac: float
-    """Of the load point's time."""
 
-    @property
-    def duration_s(self) -> float:
-        return self.end_s - self.start_s
+    def has_most_of(self, request: RequestRecord) -> bool:
+        return 0 < _LEAST_PART * (request.latency_s or 0.0) <= self._seconds(request)
 
     def e2e_tok_per_s(self, request: RequestRecord) -> float | None:
         """Tokens that came in the window, per second of the request in it; ``None`` for too small a part."""
         if self._holds(request):
             return request.e2e_tok_per_s
-        seconds = self._seconds(request)
-        tokens = self.tokens(request)
-        if (
-            seconds is None
-            or not tokens
-            or not request.latency_s
-            or seconds < _LEAST_PART * request.latency_s
-        ):
+        if len(_arrivals(request)) < 2 or not self.has_most_of(request):
             return None
-        return tokens / seconds
+        tokens = self.tokens(request)
+        return tokens / self._seconds(request) if tokens else None
 
     def decode_tok_per_s(self, request: RequestRecord) -> float | None:
         """The same without the time to the first token: whole gaps between chunks that lie in the window."""
         if self._holds(request):
             return request.decode_tok_per_s
-        seconds = self._seconds(request)
-        if request.decode_tok_per_s is None or seconds is None or not request.latency_s:
+        if request.decode_tok_per_s is None or request.output_tokens is None or not self.has_most_of(request):
             return None
         arrivals = _arrivals(request)
         first, last = bisect_right(arrivals, self.start_s), bisect_right(arrivals, self.end_s)
         span = arrivals[last - 1] - arrivals[first] if last - first > 1 else 0.0
-        if span <= 0 or seconds < _LEAST_PART * request.latency_s or request.output_tokens is None:
-            return None
-        return (request.output_tokens - 1) * (last - first - 1) / len(request.chunk_gaps_s) / span
+        tokens = (request.output_tokens - 1) * (last - first - 1) / max(1, len(arrivals) - 1)
+        return tokens / span if span > 0 else None
 
     def tokens(self, request: RequestRecord) -> float | None:
-        """Chunks are taken to hold equally many; ``None``: not known, or a part of an answer in one chunk."""
+        """How many came in the span; chunks are taken to hold equally many."""
         if not request.ok or request.output_tokens is None:
             return None
         arrivals = _arrivals(request)
         inside = bisect_right(arrivals, self.end_s) - bisect_right(arrivals, self.start_s)
-        if len(arrivals) == 1 and not self._holds(request):
-            return None
         return request.output_tokens * inside / len(arrivals) if arrivals else None
 
-    def _seconds(self, request: RequestRecord) -> float | None:
-        if request.latency_s is None:
-            return None
-        end_s = request.start_s + request.latency_s
+    def _seconds(self, request: RequestRecord) -> float:
+        end_s = request.start_s + (request.latency_s or 0.0)
         return max(0.0, min(end_s, self.end_s) - max(request.start_s, self.start_s))
 
     def _holds(self, request: RequestRecord) -> bool:
@@ -81,12 +66,22 @@ class SteadyWindow:
 
 
 def _arrivals(request: RequestRecord) -> list[float]:
-    if request.ttft_s is None:
+    if request.ttft_s is None or request.latency_s is None:
         return []
+    if not request.chunk_gaps_s and request.latency_s > request.ttft_s:  # of a tool that does not say: evenly
+        number = max(2, request.output_tokens or 0)
+        gap_s = (request.latency_s - request.ttft_s) / (number - 1)
+        return [request.start_s + request.ttft_s + gap_s * n for n in range(number)]
     return list(accumulate(request.chunk_gaps_s, initial=request.start_s + request.ttft_s))
 
 
-def steady_window(load: LoadResult) -> SteadyWindow | None:
+def window_of(load: LoadResult) -> SteadyWindow | None:
+    """``None``: all of the load point counts."""
+    span = load.steady if load.steady is not None else steady_span(load)
+    return None if span is None else SteadyWindow(span.start_s, span.end_s)
+
+
+def steady_span(load: LoadResult) -> SteadySpan | None:
     """``None``: one at a time, arrivals of their own, or never so many in flight as were asked for."""
     wanted = load.load.concurrency
     if load.load.shape != "closed" or wanted is None or wanted < 2 or not load.requests:
@@ -98,12 +93,12 @@ def steady_window(load: LoadResult) -> SteadyWindow | None:
     for request in load.requests:
         last_turn[request.prompt_id] = max(request.turn, last_turn.get(request.prompt_id, 0))
     ends = _ends(r for r in load.requests if r.turn == last_turn[r.prompt_id])
-    end_s = min((end for end in ends if end >= starts[-1]), default=starts[-1])
-    start_s = starts[wanted - 1]
+    start_s, last_start_s = starts[wanted - 1], starts[-1]
+    end_s = min((end for end in ends if end > last_start_s), default=last_start_s)
     whole_s = max(ends, default=end_s) - starts[0]
     if end_s <= start_s or whole_s <= 0:
         return None
-    return SteadyWindow(start_s, end_s, min(1.0, (end_s - start_s) / whole_s))
+    return SteadySpan(start_s=start_s, end_s=end_s, frac=min(1.0, (end_s - start_s) / whole_s))
 
 
 def _ends(requests: Iterable[RequestRecord]) -> list[float]:

@@ -225,7 +225,7 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
     if comparison is not None and comparison.verdict == "CANNOT_TELL":
         level = simultaneous_level(study.level, len(view.by_arm))
         needed = more_needed(comparison, margin=study.margin, level=level)
-    completed = [r for load in loads for r in load.completed]
+    completed = [r for load in loads for r in pooling.steady_requests(load)]
     ttfts = [r.ttft_s for r in completed if r.ttft_s is not None]
     tpots = [r.tpot_s for r in completed if r.tpot_s is not None]
     gaps = [gap for r in completed for gap in r.chunk_gaps_s]
@@ -246,6 +246,7 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
         decode_tok_per_s=_scaled(decode, drift),
         drift_correction=drift,
         output_tok_per_s=pooling.output_tok_per_s(loads),
+        steady_frac=pooling.steady_frac(loads),
         median_ttft_s=pooling.percentile(ttfts, 50) or pooling.stated(loads, "median_ttft_s"),
         p99_ttft_s=pooling.percentile(ttfts, 99) or pooling.stated(loads, "p99_ttft_s"),
         median_tpot_s=pooling.percentile(tpots, 50) or pooling.stated(loads, "median_tpot_s"),

@@ -16,9 +16,13 @@ from spectune.report.words import measured, milliseconds, number, one_line, perc
 
 _ROWS: tuple[tuple[str, Callable[[LoadSummary], str]], ...] = (
     ("requests (failed)", lambda load: f"{load.num_requests} ({load.num_failed_requests})"),
-    ("end-to-end tok/s per request", lambda load: measured(load.e2e_tok_per_s)),
-    ("decode tok/s per request", lambda load: measured(load.decode_tok_per_s)),
-    ("output tok/s, all requests", lambda load: number(load.output_tok_per_s)),
+    ("end-to-end tok/s per stream", lambda load: measured(load.e2e_tok_per_s)),
+    ("decode tok/s per stream", lambda load: measured(load.decode_tok_per_s)),
+    ("output tok/s, all streams", lambda load: number(load.output_tok_per_s)),
+    (
+        "steady state, of the time",
+        lambda load: "all" if load.steady_frac is None else percent(load.steady_frac),
+    ),
     ("TTFT median, p99", lambda load: _pair(load.median_ttft_s, load.p99_ttft_s)),
     ("TPOT median, p99", lambda load: _pair(load.median_tpot_s, load.p99_tpot_s)),
     ("ITL per chunk median, p99", lambda load: _pair(load.median_itl_s, load.p99_itl_s)),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spectune.domain.study import Study
 from spectune.report.records import ArmSummary, LoadSummary
-from spectune.report.words import SIMULATED, count, listing, number, one_line, percent, times
+from spectune.report.words import SIMULATED, count, listing, number, one_line, per_stream, percent, times
 
 
 def best_arm(arms: Sequence[ArmSummary], *, load_index: int = 0) -> ArmSummary | None:
@@ -72,13 +72,14 @@ def _no_baseline(baseline: ArmSummary) -> str:
 def _only_baseline(baseline: ArmSummary, arms: Sequence[ArmSummary]) -> str:
     assert baseline.first is not None
     speed = baseline.first.e2e_tok_per_s
-    text = f"Only plain decoding was measured: {number(speed.value if speed else None)} tok/s"
+    rate = f"{number(speed.value if speed else None)} tok/s{per_stream(baseline.first.label)}"
+    text = f"Only plain decoding was measured: {rate}"
     stopped = [a for a in arms if a.status == "pruned"]
     if stopped:
         were = "were" if len(stopped) > 1 else "was"
         return (
-            f"Nothing that was launched is faster than plain decoding, {number(speed.value if speed else None)} "
-            f"tok/s: {listing(map(_name, stopped))} {were} stopped early, slower on the first prompts."
+            f"Nothing that was launched is faster than plain decoding, {rate}: {listing(map(_name, stopped))} {were} "
+            "stopped early, slower on the first prompts."
         )
     failed = [a for a in arms if a.status == "failed"]
     others = [a for a in arms if not a.is_baseline]

@@ -181,7 +181,7 @@ def _environment() -> Environment:
         shown_rows=SHOWN_ROWS,
         count=words.count,
         break_even_words=words.break_even_words,
-        drift_note=words.drift_note,
+        load_note=words.load_note,
         saved_by_early_ends=words.saved_by_early_ends,
     )
     return environment

@@ -13,8 +13,8 @@ from spectune.report.words import (
     acceptance_words,
     arm_break_even,
     count,
-    drift_note,
     listing,
+    load_note,
     measured,
     milliseconds,
     more_needed,
@@ -108,7 +108,7 @@ def _arms(summary: StudySummary) -> list[str]:
                 "same text",
             ]
             parts += [f"## Arms at {label}", table(header, rows, right=(1, 2, 4, 5, 6, 7))]
-            note = drift_note((a.name, load) for a in summary.arms for load in a.loads if load.label == label)
+            note = load_note((a.name, load) for a in summary.arms for load in a.loads if load.label == label)
             parts += [f"{escape(note[0].upper() + note[1:], limit=600)}."] if note else []
     if parts:
         level, margin = percent(summary.study.level), percent(summary.study.margin)

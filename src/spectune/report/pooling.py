@@ -13,21 +13,34 @@ from spectune.domain.statistics import (
     geometric_mean_interval,
     mean_interval,
 )
+from spectune.domain.steady import SteadyWindow, steady_span, window_of
 from spectune.domain.trial import Trial
 from spectune.domain.workload import LoadPoint
 
-Speed = Callable[[RequestRecord], float | None]
+Speed = Callable[[RequestRecord, SteadyWindow | None], float | None]
 
 ALL_PROMPTS = "*"
 """Stands for a prompt where an imported result has one figure for all of them."""
 
 
-def end_to_end(request: RequestRecord) -> float | None:
-    return request.e2e_tok_per_s
+def end_to_end(request: RequestRecord, window: SteadyWindow | None = None) -> float | None:
+    return request.e2e_tok_per_s if window is None else window.e2e_tok_per_s(request)
 
 
-def decode(request: RequestRecord) -> float | None:
-    return request.decode_tok_per_s
+def decode(request: RequestRecord, window: SteadyWindow | None = None) -> float | None:
+    return request.decode_tok_per_s if window is None else window.decode_tok_per_s(request)
+
+
+def steady_requests(load: LoadResult) -> tuple[RequestRecord, ...]:
+    """Those that were answered mostly in the steady state, where there is one to be told from the rest."""
+    window = window_of(load)
+    return load.completed if window is None else tuple(r for r in load.completed if window.has_most_of(r))
+
+
+def steady_frac(loads: Sequence[LoadResult]) -> float | None:
+    """Of the loads' time, the share that counts; ``None`` where all of it does."""
+    spans = [span for load in loads if (span := load.steady or steady_span(load)) is not None]
+    return math.fsum(s.frac for s in spans) / len(spans) if spans and len(spans) == len(loads) else None
 
 
 def load_of(trial: Trial, point: LoadPoint) -> LoadResult | None:
@@ -47,14 +60,15 @@ def percentile(values: Sequence[float], q: float) -> float | None:
 
 
 def speed_by_prompt(loads: Iterable[LoadResult], speed: Speed = end_to_end) -> dict[str, float]:
-    """Geometric mean per prompt, over its turns, its repetitions and the trials."""
+    """Geometric mean per prompt, over its turns, its repetitions and the trials; at c > 1 in the steady state."""
     logs: dict[str, list[float]] = {}
     for load in loads:
         if load.totals is not None and not load.requests and speed is end_to_end:
             for group, stated_speed in _stated_speeds(load.totals).items():
                 logs.setdefault(group, []).append(math.log(stated_speed))
+        window = window_of(load)
         for request in load.completed:
-            value = speed(request)
+            value = speed(request, window)
             if value is not None and value > 0:
                 logs.setdefault(request.prompt_id, []).append(math.log(value))
     return {prompt: math.exp(math.fsum(values) / len(values)) for prompt, values in logs.items()}
@@ -72,17 +86,21 @@ def pooled_speed(loads: Sequence[LoadResult], speed: Speed, *, level: float) -> 
 
 
 def output_tok_per_s(loads: Sequence[LoadResult]) -> float | None:
-    """All output tokens of all trials / the sum of their durations."""
+    """All output tokens of all trials / the sum of their durations; at c > 1 in the steady state."""
     totals = [load.totals for load in loads if load.totals is not None and not load.requests]
     if totals and len(totals) == len(loads):
         rates = [t.output_tok_per_s for t in totals if t.output_tok_per_s is not None]
         return math.fsum(rates) / len(rates) if len(rates) == len(totals) else None
-    tokens = [request.output_tokens for load in loads for request in load.completed]
+    tokens: list[float | None] = []
+    duration_s = 0.0
+    for load in loads:
+        window = window_of(load)
+        duration_s += load.duration_s if window is None else window.end_s - window.start_s
+        tokens += [r.output_tokens if window is None else window.tokens(r) for r in load.completed]
     known = [t for t in tokens if t is not None]
-    duration_s = math.fsum(load.duration_s for load in loads)
     if not known or len(known) != len(tokens) or duration_s <= 0:
         return None
-    return sum(known) / duration_s
+    return math.fsum(known) / duration_s
 
 
 def pooled_acceptance(loads: Sequence[LoadResult]) -> AcceptanceCounts | None:
@@ -213,6 +231,7 @@ def only(loads: Sequence[LoadResult], category: str) -> list[LoadResult]:
             load=load.load,
             requests=tuple(r for r in load.requests if r.category == category),
             duration_s=load.duration_s,
+            steady=load.steady if load.steady is not None else steady_span(load),
         )
         for load in loads
     ]

@@ -64,6 +64,8 @@ class LoadSummary(Record):
     """By which both were multiplied; ``None``: they are as measured."""
     output_tok_per_s: float | None
     """All output tokens / duration."""
+    steady_frac: float | None = None
+    """At c > 1: the share of the load's time that the figures are of; filling and emptying the server is the rest."""
     median_ttft_s: float | None
     p99_ttft_s: float | None
     median_tpot_s: float | None

@@ -28,7 +28,7 @@ def _first_shares(loads: Iterable[LoadResult]) -> dict[str, float]:
     first: dict[str, list[float]] = {}
     whole: dict[str, list[float]] = {}
     for load in loads:
-        for request in load.completed:
+        for request in pooling.steady_requests(load):
             if request.decode_tok_per_s is None or request.ttft_s is None or request.latency_s is None:
                 continue
             first.setdefault(request.prompt_id, []).append(request.ttft_s)

@@ -24,11 +24,12 @@ from spectune.report.words import (
     VERDICT_MARKS,
     VERDICT_WORDS,
     bounds_of_ratio,
-    drift_note,
     listing,
+    load_note,
     measured,
     number,
     one_line,
+    per_stream,
     percent,
     ratio,
     seconds,
@@ -99,10 +100,11 @@ def _failure_lines(trial: TrialSummary) -> Iterable[tuple[str, Text]]:
 
 def _result_lines(summary: StudySummary, trial: TrialSummary) -> Iterable[tuple[str, Text]]:
     yield "expected", Text(_expectation(trial.hypothesis))
+    stream = per_stream(trial.load or "c=1")
     decoding = number(trial.decode_tok_per_s.value if trial.decode_tok_per_s else None)
     yield (
         "measured",
-        Text(f"{measured(trial.e2e_tok_per_s)} tok/s at {trial.load or UNKNOWN}, decode {decoding}"),
+        Text(f"{measured(trial.e2e_tok_per_s)} tok/s{stream} at {trial.load or UNKNOWN}, decode {decoding}"),
     )
     if not trial.is_baseline:
         against = ""
@@ -179,7 +181,7 @@ def study_tables(summary: StudySummary) -> RenderableType:
         table = _arms_table(summary, label)
         if table is not None:
             parts.append(table)
-            note = drift_note((a.name, load) for a in summary.arms for load in a.loads if load.label == label)
+            note = load_note((a.name, load) for a in summary.arms for load in a.loads if load.label == label)
             parts += [Text(note, style="dim")] if note else []
     waiting = [f"{one_line(a.name, limit=40)} ({a.status_words})" for a in summary.arms if not a.loads]
     if waiting:

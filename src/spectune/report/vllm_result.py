@@ -177,6 +177,9 @@ def _ours(trial: Trial, load: LoadResult) -> dict[str, Any]:
         "client_cpu_s": load.client_cpu_s,
         "max_loop_lag_s": load.max_loop_lag_s,
         "peak_in_flight": load.peak_in_flight,
+        "peak_running": load.peak_running,
+        "peak_waiting": load.peak_waiting,
+        "steady_frac": pooling.steady_frac([load]),
     }
 
 

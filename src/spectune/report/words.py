@@ -135,6 +135,29 @@ def count(amount: int, noun: str) -> str:
 _DRIFT_TOLD = 0.01
 
 
+def per_stream(label: str) -> str:
+    """One request at a time is all that the server makes."""
+    return "" if label == "c=1" else " per stream"
+
+
+def load_note(loads: Iterable[tuple[str, LoadSummary]]) -> str:
+    """What was done with the figures of one table; empty if nothing was."""
+    named = list(loads)
+    return "; ".join(note for note in (drift_note(named), steady_note(load for _, load in named)) if note)
+
+
+def steady_note(loads: Iterable[LoadSummary]) -> str:
+    """Which part of the time the figures are of, at c > 1."""
+    shares = sorted(load.steady_frac for load in loads if load.steady_frac is not None)
+    if not shares:
+        return ""
+    share = " to ".join(dict.fromkeys((percent(shares[0]), percent(shares[-1]))))
+    return (
+        f"tok/s are per stream and of the steady state, {share} of the time; the server filled and emptied in the "
+        "rest, which counts for no verdict"
+    )
+
+
 def drift_note(loads: Iterable[tuple[str, LoadSummary]]) -> str:
     """Says that speeds were corrected, and what they were as measured; empty where they are as measured."""
     moved = [
