@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from spectune.cli.import_results_args import add_import
 from spectune.cli.ls_args import add_ls
 from spectune.cli.plan_args import add_plan
 from spectune.cli.query_args import add_query
+from spectune.cli.streams import outlast_callers
 from spectune.cli.watch_args import add_watch
 from spectune.errors import SpectuneError
 
@@ -257,9 +257,7 @@ def _port(text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows only ASCII still gets its table
+    outlast_callers()
     parser = build_parser()
     args, unknown = parser.parse_known_args(argv)
     if unknown:
