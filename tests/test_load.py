@@ -98,6 +98,19 @@ def server_peak(lines: list[str]) -> int:
     return peak
 
 
+def test_a_prompt_that_is_asked_again_is_computed_again() -> None:
+    """Prompts of 81 tokens, so 80 would be cached; with a cache of their own, copies find nothing."""
+    long = tuple(Prompt(prompt_id=f"p{n}", turns=(f"Question {n} " + "word " * 79,)) for n in range(2))
+    work = workload(prompts=2, max_tokens=2, requests=6).model_copy(update={"prompts": long})
+    cached = [r.cached_tokens for r in measure(work, LoadPoint.closed(2), FAST).requests]
+    assert cached == [0] * 6
+    own = work.model_copy(update={"sampling": Sampling(max_tokens=2, extra_body={"cache_salt": "mine"})})
+    assert (
+        sum(c or 0 for c in [r.cached_tokens for r in measure(own, LoadPoint.closed(2), FAST).requests])
+        == 320
+    )
+
+
 def test_a_closed_loop_reaches_its_concurrency_and_never_exceeds_it() -> None:
     with fake_engine("--tokens-per-s=100", "--log-requests") as engine:
         result, _ = asyncio.run(load_once(engine, workload(prompts=24), LoadPoint.closed(8)))

@@ -38,7 +38,7 @@ class StreamingClient:
         request_timeout_s: float = 600.0,
     ) -> None:
         self._http = http
-        self._adapter = adapter
+        self.adapter = adapter
         self._model = model
         self._api = api
         self._request_timeout_s = request_timeout_s
@@ -82,7 +82,7 @@ class StreamingClient:
             sent_s = end.sent_s
         final = FinalFields()
         try:
-            final = self._adapter.read_final(tuple(answer.payloads))
+            final = self.adapter.read_final(tuple(answer.payloads))
         except ValueError as failure:
             error = f"the engine's own fields of the answer make no sense: {failure}"
         return answer.record(
@@ -110,7 +110,7 @@ class StreamingClient:
             body["seed"] = sampling.seed
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
-        body.update(self._adapter.request_fields(sampling))
+        body.update(self.adapter.request_fields(sampling))
         body.update(sampling.extra_body)
         return body
 

@@ -21,7 +21,7 @@ from spectune.bench.shapes import drive, repeated
 from spectune.domain.acceptance import AcceptanceCounts, pool_counts
 from spectune.domain.measurement import AcceptanceSource, LoadResult, RequestRecord, ServerCounters
 from spectune.domain.steady import steady_span
-from spectune.domain.workload import LoadPoint, Prompt, Workload
+from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload
 
 _LAG_SAMPLE_S = 0.1
 _FIRST_GAUGE_S, _MOST_GAUGE_S = 0.1, 3.0
@@ -72,6 +72,7 @@ class _LoadRun:
         self._counters = counters
         self._on_record = on_record
         self._records: list[RequestRecord] = []
+        self._asked: dict[str, int] = {}
         self._in_flight = 0
         self._peak_in_flight = 0
         self._peak_running: int | None = None
@@ -142,11 +143,21 @@ class _LoadRun:
         self._in_flight += 1
         self._peak_in_flight = max(self._peak_in_flight, self._in_flight)
         try:
-            await self._client.run(
-                prompt, self._workload.sampling, origin=self._origin, after_turn=self._after_turn
-            )
+            sampling = self._salted(prompt)
+            await self._client.run(prompt, sampling, origin=self._origin, after_turn=self._after_turn)
         finally:
             self._in_flight -= 1
+
+    def _salted(self, prompt: Prompt) -> Sampling:
+        """A prompt that was asked before finds itself in the cache, unless its copies are told apart."""
+        sampling, field = self._workload.sampling, self._client.adapter.salt_field
+        wave = self._asked.get(prompt.prompt_id, 0)
+        self._asked[prompt.prompt_id] = wave + 1
+        if wave == 0 or field is None or field in sampling.extra_body:
+            return sampling
+        return sampling.model_copy(
+            update={"extra_body": {**sampling.extra_body, field: f"{self._load.label}, wave {wave + 1}"}}
+        )
 
     async def _after_turn(self, record: RequestRecord) -> RequestRecord:
         ended_s = perf_counter()

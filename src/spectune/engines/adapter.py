@@ -123,6 +123,8 @@ class EngineAdapter(Protocol):
     info_paths: tuple[str, ...]
     """GET paths whose JSON bodies ``read_facts`` understands; a missing one is skipped."""
     simulated: bool
+    salt_field: str | None
+    """A field of a request's body: prompts with different values share nothing in the prefix cache."""
     optional_flags: Mapping[str, str | None]
     """Flags that ``command`` adds to measure better, and that the server can do without; by name, the first version
     that knows each, where that is known."""

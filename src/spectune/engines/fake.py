@@ -36,6 +36,7 @@ class FakeAdapter:
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/server_info", "/v1/models")
     simulated = True
+    salt_field: str | None = "cache_salt"
     optional_flags: Mapping[str, str | None] = {}
     one_node_reason: str | None = None
 

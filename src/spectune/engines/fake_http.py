@@ -141,13 +141,14 @@ class FakeHttp(asyncio.Protocol):
             return
         prompt_tokens = tokenize(prompt)
         is_caching = not state.options.no_prefix_caching
+        salted = [*tokenize(str(body.get("cache_salt", ""))), *prompt_tokens]
         question = Question(
             request_id=request_id,
             is_chat=is_chat,
             is_stream=body.get("stream") is True,
             prompt=prompt,
             num_prompt_tokens=len(prompt_tokens),
-            num_cached_tokens=state.prefix_cache.look_up_and_add(prompt_tokens) if is_caching else 0,
+            num_cached_tokens=state.prefix_cache.look_up_and_add(salted) if is_caching else 0,
             num_tokens=num_tokens,
             finish_reason=finish_reason,
             most_drafted=most_drafted,

@@ -65,6 +65,7 @@ class LlamaCpp:
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/props", "/slots", "/v1/models")
     simulated = False
+    salt_field: str | None = None
     optional_flags: Mapping[str, str | None] = {"metrics": None, "slots": None, "cache-ram": None}
     one_node_reason: str | None = (
         "llama.cpp spans nodes only with its RPC backend: `rpc-server` on each and `--rpc` on the first. The embedded "

@@ -23,6 +23,7 @@ class OpenAICompatible:
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/v1/models",)
     simulated = False
+    salt_field: str | None = None
     optional_flags: Mapping[str, str | None] = {}
     one_node_reason: str | None = "spectune starts no server of this kind"
 

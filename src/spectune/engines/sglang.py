@@ -56,6 +56,7 @@ class Sglang:
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/server_info", "/v1/models")
     simulated = False
+    salt_field: str | None = "cache_salt"
     optional_flags: Mapping[str, str | None] = {"enable-metrics": None, "enable-cache-report": None}
     one_node_reason: str | None = None
 

@@ -65,6 +65,7 @@ class Vllm:
     metrics_path = "/metrics"
     info_paths: tuple[str, ...] = ("/version", "/v1/models", _SERVER_INFO)
     simulated = False
+    salt_field: str | None = "cache_salt"
     optional_flags: Mapping[str, str | None] = {
         "per-request-spec-decode-metrics": "0.29.0",
         "enable-prompt-tokens-details": None,
