@@ -20,6 +20,7 @@ from spectune.domain.trial import Trial
 from spectune.domain.workload import LoadPoint
 from spectune.report import pooling
 from spectune.report.contexts import Range, context_ranges, summarize_contexts
+from spectune.report.latencies import latencies
 from spectune.report.records import ArmSummary, CategorySummary, LoadSummary
 from spectune.report.request_times import PromptTimes, arm_times, plain_times, prompt_times
 
@@ -225,10 +226,6 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
     if comparison is not None and comparison.verdict == "CANNOT_TELL":
         level = simultaneous_level(study.level, len(view.by_arm))
         needed = more_needed(comparison, margin=study.margin, level=level)
-    completed = [r for load in loads for r in pooling.steady_requests(load)]
-    ttfts = [r.ttft_s for r in completed if r.ttft_s is not None]
-    tpots = [r.tpot_s for r in completed if r.tpot_s is not None]
-    gaps = [gap for r in completed for gap in r.chunk_gaps_s]
     counts = pooling.pooled_acceptance(loads)
     parts = pooling.request_acceptance(loads)
     sources = {load.acceptance_source for load in loads if load.acceptance_source is not None}
@@ -247,12 +244,7 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
         drift_correction=drift,
         output_tok_per_s=pooling.output_tok_per_s(loads),
         steady_frac=pooling.steady_frac(loads),
-        median_ttft_s=pooling.percentile(ttfts, 50) or pooling.stated(loads, "median_ttft_s"),
-        p99_ttft_s=pooling.percentile(ttfts, 99) or pooling.stated(loads, "p99_ttft_s"),
-        median_tpot_s=pooling.percentile(tpots, 50) or pooling.stated(loads, "median_tpot_s"),
-        p99_tpot_s=pooling.percentile(tpots, 99) or pooling.stated(loads, "p99_tpot_s"),
-        median_itl_s=pooling.percentile(gaps, 50) or pooling.stated(loads, "median_itl_s"),
-        p99_itl_s=pooling.percentile(gaps, 99) or pooling.stated(loads, "p99_itl_s"),
+        **latencies(loads),
         acceptance_length=pooling.acceptance_length(counts, parts, level=study.level)
         or pooling.stated_acceptance_length(loads, level=study.level),
         request_weighted_acceptance_length=request_weighted_acceptance_length(parts),

@@ -182,6 +182,7 @@ def _environment() -> Environment:
         count=words.count,
         break_even_words=words.break_even_words,
         load_note=words.load_note,
+        tail=words.tail,
         saved_by_early_ends=words.saved_by_early_ends,
     )
     return environment

@@ -67,12 +67,16 @@ class LoadSummary(Record):
     steady_frac: float | None = None
     """At c > 1: the share of the load's time that the figures are of; filling and emptying the server is the rest."""
     median_ttft_s: float | None
+    """The ``p99_`` fields are given from 100 values on; of fewer the largest stands for the tail."""
     p99_ttft_s: float | None
     median_tpot_s: float | None
     p99_tpot_s: float | None
     median_itl_s: float | None
     """Between chunks; under speculation a chunk carries several tokens, so compare TPOT instead."""
     p99_itl_s: float | None
+    largest_ttft_s: float | None = None
+    largest_tpot_s: float | None = None
+    largest_itl_s: float | None = None
     acceptance_length: Interval | None
     """Token-weighted: 1 + accepted / verify steps over all requests."""
     request_weighted_acceptance_length: float | None

@@ -121,6 +121,11 @@ def milliseconds(value_s: float | None) -> str:
     return UNKNOWN if value_s is None else number(1000 * value_s)
 
 
+def tail(p99_s: float | None, largest_s: float | None) -> str:
+    """In ms; where there are too few values for a percentile, the largest, named as that."""
+    return milliseconds(p99_s) if p99_s is not None or largest_s is None else f"max {milliseconds(largest_s)}"
+
+
 def gibibytes(value_bytes: int | None) -> str:
     return UNKNOWN if value_bytes is None else in_bytes(value_bytes, binary=True)
 

@@ -1,0 +1,44 @@
+"""Waiting times of a load point: the median, and of the tail what so many values can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spectune.domain.measurement import LoadResult
+from spectune.domain.steady import window_of
+from spectune.report import pooling
+
+LEAST_FOR_P99 = 100
+"""With fewer values the 99th percentile is a guess between the two largest."""
+
+
+def latencies(loads: Sequence[LoadResult]) -> dict[str, float | None]:
+    """The fields ``median_``, ``p99_`` and ``largest_`` of ``LoadSummary``, by name."""
+    steady = [request for load in loads for request in pooling.steady_requests(load)]
+    values = {
+        "ttft_s": _first_waits(loads),
+        "tpot_s": [r.tpot_s for r in steady if r.tpot_s is not None],
+        "itl_s": [gap for r in steady for gap in r.chunk_gaps_s],
+    }
+    fields: dict[str, float | None] = {}
+    for name, seen in values.items():
+        enough = len(seen) >= LEAST_FOR_P99
+        fields[f"median_{name}"] = (
+            pooling.percentile(seen, 50) if seen else pooling.stated(loads, f"median_{name}")
+        )
+        fields[f"p99_{name}"] = (
+            pooling.percentile(seen, 99) if enough else None if seen else pooling.stated(loads, f"p99_{name}")
+        )
+        fields[f"largest_{name}"] = max(seen, default=None)
+    return fields
+
+
+def _first_waits(loads: Sequence[LoadResult]) -> list[float]:
+    """At c > 1 of requests that were sent to a full server: those of the start wait for each other."""
+    waits = []
+    for load in loads:
+        window = window_of(load)
+        steady = pooling.steady_requests(load)
+        later = [r for r in steady if window is not None and r.start_s > window.start_s]
+        waits += [r.ttft_s for r in later or steady if r.ttft_s is not None]
+    return waits
