@@ -5,16 +5,19 @@ import random
 
 import pytest
 
+from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.interval import Interval
 from spectune.domain.statistics import (
     Comparison,
     SpeedSample,
+    acceptance_length_interval,
     compare_with_baseline,
     geometric_mean_interval,
     judge,
     mean_interval,
     t_quantile,
 )
+from spectune.domain.statistics_multiple import simultaneous
 
 
 def test_t_quantiles_match_the_published_table() -> None:
@@ -40,11 +43,25 @@ def test_one_value_has_no_bounds_and_none_has_no_interval() -> None:
 
 
 def test_geometric_mean_is_symmetric_in_ratios() -> None:
-    interval = geometric_mean_interval([0.5, 2.0], unit="x")
+    interval = geometric_mean_interval([0.5, 1.0, 2.0], unit="x")
     assert interval is not None
     assert interval.value == pytest.approx(1.0)
     assert interval.low is not None and interval.high is not None
     assert interval.low * interval.high == pytest.approx(1.0)
+
+
+def test_two_prompts_make_no_interval_and_no_verdict() -> None:
+    pair = geometric_mean_interval([0.5, 2.0], unit="x")
+    assert pair is not None and (pair.low, pair.high, pair.n) == (None, None, 2)
+    kept = [AcceptanceCounts(num_drafts=9, num_draft_tokens=27, num_accepted_tokens=n) for n in (8, 9)]
+    length = acceptance_length_interval(kept)
+    assert length is not None and length.low is None
+    for names in ("ab", "abc"):
+        plain = [SpeedSample("base", i, dict.fromkeys(names, 50.0)) for i in (0, 2, 4)]
+        arm = [SpeedSample("a", i, {n: 90.0 + i + k / 10 for k, n in enumerate(names)}) for i in (1, 3)]
+        found = simultaneous(compare_with_baseline(arm, plain), margin=0.02)["a"]
+        assert (found.verdict == "CANNOT_TELL") is (names == "ab")
+        assert (found.speedup.low is None) is (names == "ab")
 
 
 def _interval(low: float, high: float) -> Interval:

@@ -37,6 +37,8 @@ __all__ = [
     "t_quantile",
 ]
 
+LEAST_FOR_INTERVAL = 3
+"""Prompts: the interval of two has one degree of freedom, its ends lie beyond any number, and it says nothing."""
 _LARGEST_LOG = 300.0
 Verdict = Literal["FASTER", "SLOWER", "SAME", "CANNOT_TELL"]
 
@@ -58,8 +60,8 @@ def mean_interval(values: Sequence[float], *, unit: str, level: float = 0.95) ->
     if not values:
         return None
     mean, variance = mean_var(values)
-    if variance is None:
-        return Interval(value=mean, low=None, high=None, level=level, n=1, unit=unit)
+    if variance is None or len(values) < LEAST_FOR_INTERVAL:
+        return Interval(value=mean, low=None, high=None, level=level, n=len(values), unit=unit)
     half = t_quantile((1 + level) / 2, len(values) - 1) * math.sqrt(variance / len(values))
     return Interval(value=mean, low=mean - half, high=mean + half, level=level, n=len(values), unit=unit)
 
@@ -91,7 +93,7 @@ def acceptance_length_interval(parts: Sequence[AcceptanceCounts], *, level: floa
     drafts = sum(d for _, d in pairs)
     ratio = sum(a for a, _ in pairs) / drafts
     n = len(pairs)
-    if n < 2:
+    if n < LEAST_FOR_INTERVAL:
         return Interval(value=1 + ratio, low=None, high=None, level=level, n=n, unit="tokens/step")
     mean_drafts = drafts / n
     variance = math.fsum((a - ratio * d) ** 2 for a, d in pairs) / (n - 1) / n / mean_drafts**2
@@ -210,7 +212,8 @@ def _compare_one(
         if noise is not None and noise[1] < FEW_DEGREES:
             degrees = min(degrees, noise[1])
         half = t_quantile((1 + level) / 2, degrees) * math.sqrt(variance)
-        low, high = ratio_of(mean - half), ratio_of(mean + half)
+        if n >= LEAST_FOR_INTERVAL:
+            low, high = ratio_of(mean - half), ratio_of(mean + half)
     speedup = Interval(value=math.exp(mean), low=low, high=high, level=level, n=n, unit="x baseline")
     return Comparison(
         arm_id=arm_id,

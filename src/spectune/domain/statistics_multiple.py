@@ -16,7 +16,7 @@ def simultaneous(comparisons: Mapping[str, Comparison], *, margin: float) -> dic
     Dunnett's 1955, which needs equal variances). Arms without an interval keep
     theirs and do not count.
     """
-    known = [c for c in comparisons.values() if c.degrees is not None and c.prompt_log_var is not None]
+    known = [c for c in comparisons.values() if c.degrees is not None and c.speedup.low is not None]
     return {name: _widened(c, len(known), margin=margin) for name, c in comparisons.items()}
 
 
@@ -26,7 +26,7 @@ def simultaneous_level(level: float, count: int) -> float:
 
 
 def _widened(comparison: Comparison, count: int, *, margin: float) -> Comparison:
-    if comparison.degrees is None or comparison.prompt_log_var is None:
+    if comparison.degrees is None or comparison.speedup.low is None:
         return comparison
     level = comparison.speedup.level
     each = simultaneous_level(level, count)
