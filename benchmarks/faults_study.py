@@ -18,6 +18,7 @@ arms:
 workload: {prompts: builtin, num_prompts: 6, max_tokens: 40, ignore_eos: true, warmup_requests: 1}
 repetitions: 1
 baseline_every: 4
+noise_floor: false
 budget: {max_trials: 8}
 lease_s: 3
 """
