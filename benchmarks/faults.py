@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from faults_document import document, summary_lines, written_by_hand
+from faults_document import document, summary_lines, with_rows, written_by_hand
 from faults_place import Place
 from faults_table import FAULTS, Fault, Row, Seen, Unexpected
 
@@ -32,6 +32,7 @@ MODULES = (
     "faults_spectune",
     "faults_neighbours",
     "faults_records",
+    "faults_lost",
     "faults_disk",
     "faults_clock",
     "faults_gpu",
@@ -59,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         page = Path(options.write)
         old = page.read_text(encoding="utf-8") if page.exists() else ""
         page.write_text(document(rows, took_s=took_s) + written_by_hand(old), encoding="utf-8")
+    if options.add:
+        page = Path(options.add)
+        page.write_text(with_rows(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
     print("\n".join(["", *summary_lines(rows, took_s=took_s)]))
     return 0 if all(row.as_expected for row in rows) else 1
 
@@ -69,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="print the names of all faults")
     parser.add_argument("--json", metavar="FILE", help="the rows as JSON")
     parser.add_argument("--write", metavar="FILE", help="the table as Markdown, e.g. docs/reliability.md")
+    parser.add_argument(
+        "--add", metavar="FILE", help="puts the rows into a page that --write made, e.g. with --only"
+    )
     parser.add_argument("--workers", type=int, default=4, help="faults at a time where no time is measured")
     return parser
 

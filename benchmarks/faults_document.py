@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -49,6 +50,21 @@ def written_by_hand(page: str) -> str:
     """The sections below the table and its notes: no run makes them, so every run keeps them."""
     at = page.find("\n## ")
     return page[at:] if at >= 0 else ""
+
+
+def with_rows(page: str, rows: Sequence[Row]) -> str:
+    """A page with these rows put into its table: in the place of those with the same fault, or at its end."""
+    lines = page.splitlines()
+    titles = {_line(row).split(" | ")[0] for row in rows}
+    lines = [line for line in lines if line.split(" | ")[0] not in titles]
+    end = max(i for i, line in enumerate(lines) if line.startswith("| "))
+    table = [line for line in lines if line.startswith("| ")][1:] + [_line(row) for row in rows]
+    good = sum("**not as expected:**" not in line for line in table)
+    lines[end + 1 : end + 1] = [_line(row) for row in rows]
+    counted = re.compile(r"- [0-9]+ of [0-9]+ faults as expected")
+    return (
+        "\n".join(counted.sub(f"- {good} of {len(table)} faults as expected", line) for line in lines) + "\n"
+    )
 
 
 def summary_lines(rows: Sequence[Row], *, took_s: float) -> list[str]:

@@ -36,9 +36,9 @@ def study(place: Place, flags: str = "", *, text: str = STUDY, tok_per_s: int | 
 
 
 def finished(place: Place, *, trials: int = 3, after: str = "") -> list[dict[str, Any]]:
-    """The trials of a study that must have run to its end."""
+    """The trials of a study that must have run to its end; a noisy machine may have asked for more launches."""
     records = [t for t in place.trials() if t["status"] == "complete"]
-    expect(len(records) == trials, f"{len(records)} of {trials} trials complete {after}")
+    expect(len(records) >= trials, f"{len(records)} of {trials} trials complete {after}")
     return records
 
 
