@@ -24,7 +24,7 @@ def prompt_times(loads: Sequence[LoadResult]) -> PromptTimes:
 
 
 def _first_shares(loads: Iterable[LoadResult]) -> dict[str, float]:
-    """Of requests with a token after the first: the others decode nothing."""
+    """Of requests with a token after the first: the others decode nothing; at c > 1 in the steady state, as speeds."""
     first: dict[str, list[float]] = {}
     whole: dict[str, list[float]] = {}
     for load in loads:
