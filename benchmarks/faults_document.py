@@ -57,10 +57,11 @@ def with_rows(page: str, rows: Sequence[Row]) -> str:
     lines = page.splitlines()
     titles = {_line(row).split(" | ")[0] for row in rows}
     lines = [line for line in lines if line.split(" | ")[0] not in titles]
-    end = max(i for i, line in enumerate(lines) if line.startswith("| "))
-    table = [line for line in lines if line.startswith("| ")][1:] + [_line(row) for row in rows]
+    first = lines.index("| fault | server | expected | seen | time to notice |") + 2
+    end = next((i for i, line in enumerate(lines) if i >= first and not line.startswith("| ")), len(lines))
+    lines[end:end] = [_line(row) for row in rows]
+    table = lines[first : end + len(rows)]
     good = sum("**not as expected:**" not in line for line in table)
-    lines[end + 1 : end + 1] = [_line(row) for row in rows]
     counted = re.compile(r"- [0-9]+ of [0-9]+ faults as expected")
     return (
         "\n".join(counted.sub(f"- {good} of {len(table)} faults as expected", line) for line in lines) + "\n"
