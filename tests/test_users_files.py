@@ -19,7 +19,14 @@ import pytest
 from spectune.domain.trial import StopProof
 from spectune.hosts.host import ServerSpec
 from spectune.hosts.local import local_host
-from spectune.hosts.supervisor import IS_LINUX, Process, Segments, read_process, segments_now
+from spectune.hosts.supervisor import (
+    IS_LINUX,
+    Process,
+    Segments,
+    read_process,
+    segments_now,
+    segments_recorded,
+)
 
 pytestmark = pytest.mark.skipif(not IS_LINUX, reason="/dev/shm is Linux's")
 
@@ -213,6 +220,18 @@ class TestTheMakerOfASegment:
         with path.open("wb"):
             segments.look(self.members, {os.getpid()})
         assert segments.remove({os.getpid()}) == ([], [f"{path}: made by pid 1"])
+        assert path.exists()
+
+    @pytest.mark.parametrize("record", [{}, {"existed": None, "segments": {}}, {"segments": {}}])
+    def test_without_a_record_of_what_was_there_nothing_is_the_servers(
+        self, shm: Path, record: dict[str, object]
+    ) -> None:
+        path = shm / f"psm_{DIGITS}"
+        path.touch(mode=0o600)
+        segments = segments_recorded(record)
+        with path.open("rb"):
+            segments.look(self.members, {os.getpid()})
+        assert segments.remove({os.getpid()}) == ([], [])
         assert path.exists()
 
     def test_a_link_in_the_place_of_a_segment_is_left(self, tmp_path: Path, shm: Path) -> None:

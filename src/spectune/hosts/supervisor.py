@@ -533,6 +533,14 @@ class Segments:
         return removed, left
 
 
+def segments_recorded(status: dict[str, Any]) -> Segments:
+    """Those of a server whose record this is. Where it does not say what was there before, nothing is the server's."""
+    existed, used = status.get("existed"), status.get("segments")
+    if isinstance(existed, dict) and isinstance(used, dict):
+        return Segments(existed, used)
+    return Segments(segments_now())
+
+
 def maker_of(path: str) -> int | None:
     """The pid of the process that made a segment, where its name says so."""
     name = _SEGMENT_NAMES.fullmatch(os.path.basename(path))
@@ -1830,7 +1838,7 @@ def sweep(folder: str) -> int:
     killed: dict[int, str] = {}
     remaining = orphans(status)
     known = [(int(pid), int(start)) for pid, start, _ in status.get("known", ())]
-    segments = Segments(dict(status.get("existed", {})), dict(status.get("segments", {})))
+    segments = segments_recorded(status)
     creators = {pid for pid, _ in known} | {process.pid for process in remaining}
     segments.look(lambda: orphans(status), creators)
     for process in remaining:
