@@ -37,6 +37,8 @@ class Server:
     prompt_s: float = 0.004
     drafted: int = 0
     kept: float = 0.0
+    most: int = 10_000
+    """Requests that run at once; others wait."""
     noise: float = 0.0
     """Log sd of a prompt's kept tokens."""
 
@@ -70,11 +72,12 @@ class _Engine:
             if not self.waiting and not self.running:
                 self.wake.clear()
                 await self.wake.wait()
-            for stream in self.waiting:
+            free = self.server.most - len(self.running)
+            admitted, self.waiting = self.waiting[:free], self.waiting[free:]
+            for stream in admitted:
                 await asyncio.sleep(self.server.prompt_s)
                 self._emit(stream, 1)
-            self.running += self.waiting
-            self.waiting = []
+            self.running += admitted
             await asyncio.sleep(self.server.pass_s(len(self.running)))
             for stream in self.running:
                 self._emit(stream, 1 + _whole(stream.kept, stream.rng))
@@ -111,19 +114,23 @@ def measured(
     server: Server, *, concurrency: int, requests: int, prompts: list[Prompt], seed: int = 0
 ) -> LoadResult:
     """What the client would record of it."""
+    return measured_at(server, LoadPoint.closed(concurrency), requests=requests, prompts=prompts, seed=seed)
 
+
+def measured_at(
+    server: Server, point: LoadPoint, *, requests: int, prompts: list[Prompt], seed: int = 0
+) -> LoadResult:
     async def scenario() -> tuple[list[RequestRecord], float]:
         engine = _Engine(server, seed)
         serving = asyncio.create_task(engine.serve())
-        point = LoadPoint.closed(concurrency)
-        await drive(engine.send, repeated(prompts, requests), point, rng_seed=0, on_late=lambda _: None)
+        await drive(engine.send, repeated(prompts, requests), point, rng_seed=seed, on_late=lambda _: None)
         serving.cancel()
         return engine.records, engine.now()
 
     records, duration_s = run_virtually(scenario())
     return LoadResult(
-        load=LoadPoint.closed(concurrency),
+        load=point,
         requests=tuple(sorted(records, key=lambda r: r.start_s)),
         duration_s=duration_s,
-        peak_in_flight=min(concurrency, requests),
+        peak_in_flight=min(point.concurrency or requests, requests),
     )

@@ -340,7 +340,7 @@ class TestGuidellm:
         assert load.steady_frac is not None and 0.5 < load.steady_frac < 1
         assert load.e2e_tok_per_s.value == pytest.approx(math.exp(sum(logs) / len(logs)), rel=0.01)
         speedup = first(loaded, "eagle3").speedup
-        assert speedup is not None and speedup.n == 8
+        assert speedup is not None and speedup.n == 7  # most of one answer came while the server emptied
 
     def test_acceptance_of_each_request_is_vllms(self) -> None:
         real = json.loads((FILES / "guidellm/eagle3.json").read_text())

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from spectune.domain.findings import Finding
 from spectune.domain.measurement import LoadResult
+from spectune.domain.saturation import arrival_surplus
 from spectune.domain.trial import Trial
 from spectune.report import finding_kinds as kinds
 from spectune.report.words import listing
@@ -21,6 +22,22 @@ def loads_not_reached(trials: Sequence[Trial]) -> Iterable[Finding]:
         yield kinds.LOAD_NOT_REACHED.found(
             listing(dict.fromkeys(name for name, _ in seen)),
             f"fewer requests ran at once than the load says: {seen[0][1]}",
+            evidence=seen[:_MOST_SHOWN],
+        )
+
+
+def over_saturated(trials: Sequence[Trial]) -> Iterable[Finding]:
+    """Such loads have no speed and no comparison: see ``pooling.speed_by_prompt``."""
+    seen = [
+        (t.arm.name, f"at {load.load.label} latency grew by {surplus:.2g} s each second")
+        for t in trials
+        for load in t.loads
+        if (surplus := arrival_surplus(load)) is not None
+    ]
+    if seen:
+        yield kinds.OVER_SATURATED.found(
+            listing(dict.fromkeys(name for name, _ in seen)),
+            "more requests arrived than were answered; no speed is given at that rate",
             evidence=seen[:_MOST_SHOWN],
         )
 

@@ -122,6 +122,16 @@ LOAD_NOT_REACHED = FindingKind(
     "requests at once (max_running_requests, max_num_seqs, parallel slots), or ask for the concurrency that it has",
     holds_for=_EVERY,
 )
+OVER_SATURATED = FindingKind(
+    code="over-saturated",
+    severity="error",
+    title="More requests arrived than the server answers",
+    explanation="With arrivals of their own (`request_rate`) a server that answers fewer falls behind without end: "
+    "each request waits longer than the one before.",
+    effect="latency and tok/s say how long the load lasted, not how fast the server is; no speed is given",
+    remedy="ask for a rate below what the slowest arm answers, or measure with `concurrency`",
+    holds_for=_EVERY,
+)
 CLIENT_LIMITED = FindingKind(
     code="client-limited",
     severity="warning",
@@ -306,6 +316,7 @@ KINDS: tuple[FindingKind, ...] = (
     CACHED_PROMPTS,
     FOREIGN_TRAFFIC,
     LOAD_NOT_REACHED,
+    OVER_SATURATED,
     CLIENT_LIMITED,
     BASELINE_DRIFT,
     NODES_DIFFER,

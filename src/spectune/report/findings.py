@@ -14,7 +14,7 @@ from spectune.domain.trial import Trial
 from spectune.domain.workload import LoadPoint
 from spectune.report import finding_kinds as kinds
 from spectune.report.arms import comparable_trials
-from spectune.report.asked_load import loads_not_reached
+from spectune.report.asked_load import loads_not_reached, over_saturated
 from spectune.report.fault_findings import (
     failed_arms,
     failed_requests,
@@ -81,6 +81,7 @@ def all_findings(study: Study, trials: Sequence[Trial], arms: Sequence[ArmSummar
     found += imposed_but_not_reached(study, trials)
     found += foreign_traffic(arms)
     found += loads_not_reached(comparable_trials(study, trials))
+    found += over_saturated(comparable_trials(study, trials))
     found += client_limits(trials)
     found += baseline_drift(study, trials)
     found += nodes_that_differ(study, trials)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from spectune.domain.acceptance import AcceptanceCounts, pool_counts
 from spectune.domain.interval import Interval
 from spectune.domain.measurement import LoadResult, LoadTotals, RequestRecord
+from spectune.domain.saturation import arrival_surplus
 from spectune.domain.statistics import (
     acceptance_length_interval,
     geometric_mean_interval,
@@ -63,6 +64,8 @@ def speed_by_prompt(loads: Iterable[LoadResult], speed: Speed = end_to_end) -> d
     """Geometric mean per prompt, over its turns, its repetitions and the trials; at c > 1 in the steady state."""
     logs: dict[str, list[float]] = {}
     for load in loads:
+        if arrival_surplus(load) is not None:
+            continue  # its requests say how long the load lasted
         if load.totals is not None and not load.requests and speed is end_to_end:
             for group, stated_speed in _stated_speeds(load.totals).items():
                 logs.setdefault(group, []).append(math.log(stated_speed))
