@@ -49,7 +49,7 @@ async def exchange(host: Host, server: SupervisedServer, line: str) -> dict[str,
     reader, writer = await host.open_channel(server.server_id)
     try:
         writer.write(line.encode("latin-1") + b"\n")
-        answer = await asyncio.wait_for(reader.readline(), 20)
+        answer = await asyncio.wait_for(reader.readline(), 120)
         return json.loads(answer) if answer else None
     finally:
         writer.close()
@@ -77,7 +77,7 @@ def test_clients_that_say_nothing_make_room_for_one_that_does(tmp_path: Path) ->
             server = await started(host, tmp_path)
             silent = [await host.open_channel(server.server_id) for _ in range(40)]
             last, _ = silent[0]
-            assert await asyncio.wait_for(last.read(), 20) == b"", "the first of the silent ones is let go"
+            assert await asyncio.wait_for(last.read(), 120) == b"", "the first of the silent ones is let go"
             assert (await server.vitals()).num_processes == 1
             assert not server.dropped.is_set(), "one that has spoken is kept, although it is older"
             await server.stop(grace_s=5)

@@ -515,12 +515,19 @@ def _without_secrets(value: Any) -> Any:
     shown = redacted(value)
     if shown == value:
         return value
-    names = [name for name in value if shown[name] != value[name]] if isinstance(value, dict) else []
-    what = ", ".join(map(str, names)) or json.dumps(shown, ensure_ascii=False, default=str)
+    what = ", ".join(_names_of_secrets(value, shown)) or json.dumps(shown, ensure_ascii=False, default=str)
     raise ValueError(
         f"{what:.200} looks like a credential, and a study file is made to be shared: leave it out and set it in "
         "your own environment, which the server inherits (a container: `-e NAME` without a value passes it on)"
     )
+
+
+def _names_of_secrets(value: Any, shown: Any) -> list[str]:
+    """The innermost names in ``value`` whose values ``shown`` hides."""
+    if not isinstance(value, dict) or not isinstance(shown, dict):
+        return []
+    hidden = [name for name in value if shown[name] != value[name]]
+    return [inner for name in hidden for inner in _names_of_secrets(value[name], shown[name]) or [str(name)]]
 
 
 def _scalar_text(value: Any) -> Any:
