@@ -35,9 +35,9 @@ def realistic(*, seed: int = 7, num_arms: int | None = None) -> tuple[Study, lis
         (speculative("ngram", method="ngram", length=8), 1.01, 2.30, 0.22),
         (speculative("eagle3-k1", length=1), 1.08, 1.56, 1.0),
         (speculative("eagle3-k2", length=2), 0.97, 1.78, 1.0),
-        (speculative("eagle3-k3", length=3), 0.82, 1.86, 1.0),
-        (speculative("eagle3-k4-pmin0.75", length=4, flags={"spec-draft-p-min": 0.75}), 1.16, 2.08, 0.55),
-        (speculative("eagle3-random-weights", length=3, flags={"note": "random"}), 0.55, 1.0, 1.0),
+        (speculative("eagle3-k3", length=3), 0.45, 1.86, 1.0),
+        (speculative("eagle3-k4-pmin0.75", length=4, flags={"spec-draft-p-min": 0.75}), 2.0, 2.08, 0.55),
+        (speculative("eagle3-random-weights", length=3, flags={"note": "random"}), 0.3, 1.0, 1.0),
     ]
     if num_arms is not None:
         plans = [
@@ -48,7 +48,7 @@ def realistic(*, seed: int = 7, num_arms: int | None = None) -> tuple[Study, lis
                 1.0,
             )
             for i in range(num_arms)
-            for s, length in [(rng.uniform(0.5, 1.4), rng.uniform(1.1, 3.0))]
+            for s, length in [(rng.uniform(0.3, 3.0), rng.uniform(1.1, 3.0))]
         ]
     broken = speculative("eagle3-k9-flash", length=9, flags={"flash-attn": True})
     made = study(

@@ -27,9 +27,8 @@ def test_arms_on_a_slow_and_on_a_fast_node_have_their_own_speedups() -> None:
     compared = compare_with_baseline(arms, baselines)
     assert compared["good"].speedup.value == pytest.approx(1.3)
     assert compared["poor"].speedup.value == pytest.approx(1.1)
-    assert compared["good"].trial_noise_frac == pytest.approx(
-        0.0, abs=1e-9
-    )  # the nodes are no noise of launches
+    noise = compared["good"].trial_noise_frac
+    assert noise is not None and noise < 0.01  # the nodes are no noise of launches
 
 
 def test_an_arm_on_a_node_without_the_baseline_is_not_compared() -> None:

@@ -17,6 +17,7 @@ from spectune.domain.study import Budget, Study
 from spectune.domain.trial import Trial
 from spectune.report.noise import noise_of, summarize_noise
 from spectune.report.summary import summarize
+from spectune.report.words import percent
 from spectune.runner.plan import plan_trials
 from spectune.runner.precision import MAX_LAUNCHES, launch_for_precision
 
@@ -116,7 +117,7 @@ class TestWhatIsSaid:
         for name, half in reached.items():
             launches = sum(t.arm.name == name for t in trials)
             message = found[name].message
-            assert f"known within {100 * half:.1f} % after {launches} launches, wanted 2 %" in message
+            assert f"known within {percent(half)} after {launches} launches, wanted 2 %" in message
             assert re.search(r"about \d+ more launch(es)? of it", message)
         assert "max_trials" in (found["fast"].remedy or "")
 

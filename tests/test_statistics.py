@@ -162,9 +162,9 @@ def test_pairing_finds_what_unpaired_means_hide() -> None:
     def measure(ratio: float) -> dict[str, float]:
         return {p: v * ratio * math.exp(rng.gauss(0, 0.01)) for p, v in base.items()}
 
-    baselines = [SpeedSample("b", i, measure(1.0)) for i in (0, 2, 4)]
+    baselines = [SpeedSample("b", i, measure(1.0)) for i in (0, 2, 4, 6)]
     compared = compare_with_baseline(
-        [SpeedSample("a", i, measure(1.03)) for i in (1, 3)], baselines, margin=0.01
+        [SpeedSample("a", i, measure(1.03)) for i in (1, 3, 5)], baselines, margin=0.01
     )
     assert compared["a"].verdict == "FASTER"
 
@@ -177,28 +177,6 @@ def test_without_a_baseline_there_is_nothing_to_compare() -> None:
     assert compare_with_baseline([SpeedSample("a", 1, {"p": 1.0})], []) == {}
 
 
-def test_arms_that_share_their_launches_tell_of_launch_noise_once() -> None:
-    """Two arms that are off alike because their servers were: no more is known than from one of them."""
-    baselines = [SpeedSample("base", i, {"p": 50.0, "q": 70.0}) for i in (0, 2, 4, 6)]
-
-    def arm(name: str) -> list[SpeedSample]:
-        shifts = (0.10, -0.04, 0.03)
-        return [
-            SpeedSample(name, order, {"p": 60 * math.exp(s), "q": 80 * math.exp(s)})
-            for order, s in zip((1, 3, 5), shifts, strict=True)
-        ]
-
-    alone = compare_with_baseline(arm("a"), baselines)["a"]
-    shared = compare_with_baseline([*arm("a"), *arm("b")], baselines)
-    assert shared["a"].degrees == pytest.approx(alone.degrees)
-    assert shared["a"].trial_noise_frac == pytest.approx(alone.trial_noise_frac)
-    apart = [SpeedSample("b", s.order + 10, s.speed_by_prompt) for s in arm("b")]
-    more = [SpeedSample("base", i, {"p": 50.0, "q": 70.0}) for i in (10, 12, 14, 16)]
-    other = compare_with_baseline([*arm("a"), *apart], [*baselines, *more])["a"]
-    assert other.degrees is not None and alone.degrees is not None
-    assert other.degrees > alone.degrees
-
-
 class TestPromptsNotAllAsked:
     """A launch that ended early asked some prompts, the next one of the arm all of them."""
 
@@ -207,16 +185,6 @@ class TestPromptsNotAllAsked:
         baselines = [SpeedSample("b", 0, plain), SpeedSample("b", 9, {"p": 110.0, "q": 110.0})]
         arms = [SpeedSample("a", 3, first), SpeedSample("a", 6, second)]
         return compare_with_baseline(arms, baselines)["a"]
-
-    def test_the_launch_that_asked_more_weighs_more_and_so_does_its_noise(self) -> None:
-        found = self.compared({"p": 120.0}, {"p": 130.0, "q": 130.0})
-        # Weights 1/4 and 3/4 of two launches that share two baselines by halves: 1.5 each, 0.5 between them.
-        by_hand = (1 / 16 + 9 / 16) * 1.5 + 2 * 3 / 16 * 0.5
-        assert found.trial_noise_frac is not None and found.trial_noise_frac > 0.01
-        assert found.launch_log_var == pytest.approx(by_hand * found.trial_noise_frac**2)
-        whole = self.compared({"p": 120.0, "q": 120.0}, {"p": 130.0, "q": 130.0})
-        assert whole.trial_noise_frac is not None
-        assert whole.launch_log_var == pytest.approx(whole.trial_noise_frac**2)
 
     def test_other_prompts_are_no_noise_of_launches(self) -> None:
         uneven = {"p": 200.0, "q": 50.0}

@@ -118,9 +118,10 @@ def test_a_schedule_in_the_speculative_config_is_json() -> None:
 def test_a_speed_of_imposed_acceptance_confirms_nothing(imposed: float | None, verdict: str | None) -> None:
     arm = speculative("k3", synthetic_acceptance_length=imposed)
     of = study(arm)
-    plain, own = trial(of, BASELINE, 1, speeds=100.0), trial(of, arm, 2, speeds=110.0)
+    plain, own = trial(of, BASELINE, 1, speeds=100.0), trial(of, arm, 2, speeds=250.0)
     sample = SpeedSample(arm.arm_id, 2, speed_by_prompt(own.loads))
-    found = judged(hypothesis(compared_with=BASELINE.arm_id), sample, own.loads, study=of, trials=[plain])
+    told = hypothesis(compared_with=BASELINE.arm_id, predicted_tok_per_s=None)
+    found = judged(told, sample, own.loads, study=of, trials=[plain])
     assert found.verdict == verdict
 
 

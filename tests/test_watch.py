@@ -57,14 +57,14 @@ class TestWhatItTells:
         view = StudyView(half)
         before = view.snapshot()
         (path,) = [p for p in half.trial_paths() if not (p / "trial.json").exists()]
-        ended = trial(half.read_study(), ARM, 2, speeds=150.0)
+        ended = trial(half.read_study(), ARM, 2, speeds=250.0)
         for record in ended.loads[0].requests:
             TrialDir(path).append_request(0, record)
         TrialDir(path).finish(ended.model_copy(update={"trial_id": path.name}))
         after = view.snapshot()
         assert before.version != after.version
         assert before.best == "nothing is shown to be faster than plain decoding"
-        assert after.best is not None and after.best.startswith("drafting, 1.50x")
+        assert after.best is not None and after.best.startswith("drafting, 2.50x")
         assert (after.num_ended, after.running) == (2, ())
 
     def test_a_trial_of_a_killed_run_is_not_a_running_one(self, half: StudyDir) -> None:

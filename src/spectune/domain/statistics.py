@@ -7,7 +7,7 @@ launch of a server), because restarts alone move medians by 10-20 % (docs/design
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from spectune.domain.acceptance import AcceptanceCounts
@@ -15,14 +15,13 @@ from spectune.domain.interval import Interval
 from spectune.domain.record import Record
 from spectune.domain.statistics_launches import (
     FEW_DEGREES,
-    KNOWN_DEGREES,
     PairedTrial,
     SpeedSample,
-    covariance,
-    launch_noise,
     mean_var,
     pair_trial,
+    residual_variance,
 )
+from spectune.domain.statistics_mixed import LaunchSpeed, launch_error
 
 __all__ = [
     "Comparison",
@@ -113,12 +112,15 @@ class Comparison(Record):
 
     arm_id: str
     speedup: Interval
+    """Its interval is for prompts like these: how they differ among each other is in it."""
     verdict: Verdict
+    these_prompts: Interval | None = None
+    """The same ratio with the interval for these very prompts, which launches alone make uncertain."""
     num_prompts: int
     num_trials: int
     num_baseline_trials: int
     trial_noise_frac: float | None
-    """Standard deviation of one launch's log speed; ``None``: nothing was launched twice."""
+    """Standard deviation of one launch's log speed; ``None``: nothing was launched twice, and it is assumed."""
     degrees: float | None = None
     """Of freedom, of the interval."""
     prompt_log_var: float | None = None
@@ -145,29 +147,26 @@ def compare_with_baseline(
     *,
     level: float = 0.95,
     margin: float = 0.02,
-    known_launch_log_sd: float | None = None,
-    known_degrees: float = KNOWN_DEGREES,
 ) -> dict[str, Comparison]:
     """Each arm against the baseline trials that bracket it in time, prompt by prompt.
 
-    Two sources of error are added: spread over prompts of the paired log
-    ratios, and spread between launches; degrees of freedom by Satterthwaite
-    (1946). A slow drift of the machine cancels between the bracketing trials.
-    Arms sharing no prompt with the baseline are left out. ``known_launch_log_sd``
-    is a noise floor measured before, from ``known_degrees`` degrees of freedom.
+    Two sources of error are added: how an arm's gain differs from prompt to prompt, and what launches are off by
+    (``statistics_mixed``); degrees of freedom by Satterthwaite (1946). A slow drift of the machine cancels between the
+    bracketing trials. An arm that was launched once has an assumed noise of launches. Arms that share no prompt with
+    the baseline are left out.
     """
     if not baselines:
         return {}
     ordered = sorted(baselines, key=lambda b: b.order)
+    samples: dict[str, list[SpeedSample]] = {}
     paired: dict[str, list[PairedTrial]] = {}
-    for trial in arms:
-        pair = pair_trial(trial, ordered)
+    for sample in arms:
+        pair = pair_trial(sample, ordered)
         if pair.logs:
-            paired.setdefault(trial.arm_id, []).append(pair)
-    known = None if known_launch_log_sd is None else (known_launch_log_sd**2, known_degrees)
-    noise = launch_noise(paired, ordered, known)
+            samples.setdefault(sample.arm_id, []).append(sample)
+            paired.setdefault(sample.arm_id, []).append(pair)
     return {
-        arm_id: _compare_one(arm_id, trials, noise=noise, level=level, margin=margin)
+        arm_id: _compare_one(samples[arm_id], trials, ordered, level=level, margin=margin)
         for arm_id, trials in paired.items()
     }
 
@@ -179,51 +178,85 @@ def _shares(trials: Sequence[PairedTrial], prompts: Sequence[str]) -> list[float
 
 
 def _compare_one(
-    arm_id: str,
+    samples: Sequence[SpeedSample],
     trials: Sequence[PairedTrial],
+    baselines: Sequence[SpeedSample],
     *,
-    noise: tuple[float, float] | None,
     level: float,
     margin: float,
 ) -> Comparison:
-    m = len(trials)
-    prompts = sorted(set().union(*(t.logs for t in trials)))
-    per_prompt = []
-    for prompt in prompts:
+    gains = {}
+    for prompt in sorted(set().union(*(t.logs for t in trials))):
         seen = [t.logs[prompt] for t in trials if prompt in t.logs]
-        per_prompt.append(math.fsum(seen) / len(seen))
-    mean, prompt_variance = mean_var(per_prompt)
-    n = len(per_prompt)
-    low = high = degrees = launch_var = None
+        gains[prompt] = math.fsum(seen) / len(seen)
+    mean, prompt_variance = mean_var(list(gains.values()))
+    n = len(gains)
+    speedup = Interval(value=math.exp(mean), low=None, high=None, level=level, n=n, unit="x baseline")
+    these = degrees = prompt_part = launch = None
     if prompt_variance is not None:
-        parts = [(prompt_variance / n, float(n - 1))]
-        if noise is not None:
-            weights = _shares(trials, prompts)
-            launches = math.fsum(
-                v * w * covariance(a, b)
-                for a, v in zip(trials, weights, strict=True)
-                for b, w in zip(trials, weights, strict=True)
-            )
-            launch_var = noise[0] * launches
-            parts.append((launch_var, noise[1]))
-        variance = sum(v for v, _ in parts)
-        spread = math.fsum(v * v / df for v, df in parts)
-        degrees = variance**2 / spread if spread > 0 else float(n - 1)
-        if noise is not None and noise[1] < FEW_DEGREES:
-            degrees = min(degrees, noise[1])
-        half = t_quantile((1 + level) / 2, degrees) * math.sqrt(variance)
+        launch = launch_error(_weighted(samples, trials, baselines, gains))
+        prompt_part = max(0.0, prompt_variance - residual_variance(trials) / len(trials)) / n
+        variance = prompt_part + launch.variance
+        degrees = variance**2 / (prompt_part**2 / (n - 1) + launch.variance**2 / launch.degrees)
+        if launch.degrees < FEW_DEGREES:
+            degrees = min(degrees, launch.degrees)
         if n >= LEAST_FOR_INTERVAL:
-            low, high = ratio_of(mean - half), ratio_of(mean + half)
-    speedup = Interval(value=math.exp(mean), low=low, high=high, level=level, n=n, unit="x baseline")
+            speedup = _around(speedup, math.sqrt(variance), degrees)
+            these = _around(speedup, math.sqrt(launch.variance), launch.degrees)
     return Comparison(
-        arm_id=arm_id,
+        arm_id=samples[0].arm_id,
         speedup=speedup,
         verdict=judge(speedup, margin=margin),
+        these_prompts=these,
         num_prompts=n,
-        num_trials=m,
+        num_trials=len(trials),
         num_baseline_trials=len(set().union(*(t.weights for t in trials))),
-        trial_noise_frac=None if noise is None else math.sqrt(noise[0]),
+        trial_noise_frac=None if launch is None else launch.launch_log_sd,
         degrees=degrees,
-        prompt_log_var=None if prompt_variance is None else prompt_variance / n,
-        launch_log_var=launch_var,
+        prompt_log_var=prompt_part,
+        launch_log_var=None if launch is None else launch.variance,
     )
+
+
+def _around(ratio: Interval, error: float, degrees: float) -> Interval:
+    """``ratio`` with the ends that a standard error of its logarithm gives it."""
+    middle, half = math.log(ratio.value), t_quantile((1 + ratio.level) / 2, degrees) * error
+    return ratio.model_copy(update={"low": ratio_of(middle - half), "high": ratio_of(middle + half)})
+
+
+def _weighted(
+    samples: Sequence[SpeedSample],
+    trials: Sequence[PairedTrial],
+    baselines: Sequence[SpeedSample],
+    gains: Mapping[str, float],
+) -> list[LaunchSpeed]:
+    """The launches behind a speedup with their parts of it, what prompts differ by in speed and gain taken out."""
+    places = {sample.place for sample in samples}
+    plain = [b for b in baselines if b.place in places]
+    seen: dict[str, list[float]] = {}
+    for sample in plain:
+        for prompt, speed in sample.speed_by_prompt.items():
+            seen.setdefault(prompt, []).append(math.log(speed))
+    usual = {prompt: math.fsum(logs) / len(logs) for prompt, logs in seen.items()}
+    with_gain = {prompt: usual[prompt] + gain for prompt, gain in gains.items() if prompt in usual}
+    weights: dict[tuple[str, int], float] = {}
+    shares = _shares(trials, list(gains))
+    for sample, trial, share in zip(samples, trials, shares, strict=True):
+        for order, weight in trial.weights.items():
+            key = (sample.place, order)
+            weights[key] = weights.get(key, 0.0) - share * weight
+    found = [
+        LaunchSpeed(_usual_log(b, usual), b.order, b.place, False, weights.get((b.place, b.order), 0.0))
+        for b in plain
+    ]
+    found += [
+        LaunchSpeed(_usual_log(sample, with_gain), sample.order, sample.place, True, share)
+        for sample, share in zip(samples, shares, strict=True)
+    ]
+    return found
+
+
+def _usual_log(sample: SpeedSample, usual: Mapping[str, float]) -> float:
+    """Mean log speed against what is usual for the same prompts."""
+    logs = [math.log(v) - usual[p] for p, v in sample.speed_by_prompt.items() if p in usual]
+    return math.fsum(logs) / len(logs)

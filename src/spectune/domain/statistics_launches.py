@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 KNOWN_DEGREES = 1000.0
 FEW_DEGREES = 1.5
 """Below these, launch noise may look like nothing by luck, and Satterthwaite's degrees trust it too much."""
-_CONTRADICTION = 0.95
-"""Two estimates of launch noise contradict each other beyond this quantile of F."""
 
 
 def mean_var(values: Sequence[float]) -> tuple[float, float | None]:
@@ -72,69 +69,12 @@ def pair_trial(trial: SpeedSample, baselines: Sequence[SpeedSample]) -> PairedTr
     return PairedTrial(logs, {b.order: 1 / len(around) for b in around}, trial.order)
 
 
-def _overlap(first: Mapping[int, float], second: Mapping[int, float]) -> float:
-    """Covariance of two trials' ratios through shared baseline trials, in launch variances."""
-    return math.fsum(weight * second.get(order, 0.0) for order, weight in first.items())
-
-
-def launch_noise(
-    paired: Mapping[str, Sequence[PairedTrial]],
-    baselines: Sequence[SpeedSample],
-    known: tuple[float, float] | None = None,
-) -> tuple[float, float] | None:
-    """Variance of a launch's log speed, prompts' own noise taken out, and its degrees of freedom.
-
-    Up to three sources. Repeated arms: their spread, divided by what it would
-    be for launches of variance one, given the baseline trials they share.
-    Baseline trials: half the mean square of the steps from one to the next,
-    which a slow drift hardly moves (von Neumann 1941). What was known before.
-    They are pooled unless one contradicts the others (speculation can make
-    launches noisier than plain decoding): then the larger counts alone.
-    """
-    found = [part for part in (_from_arms(paired), _from_baselines(baselines), known) if part is not None]
-    if not found:
-        return None
-    pooled, *others = sorted(found)
-    for larger in others:
-        if larger[0] > pooled[0] * f_quantile(_CONTRADICTION, larger[1], pooled[1]):
-            pooled = larger
-        else:
-            degrees = pooled[1] + larger[1]
-            pooled = ((pooled[0] * pooled[1] + larger[0] * larger[1]) / degrees, degrees)
-    return pooled
-
-
-def _from_arms(paired: Mapping[str, Sequence[PairedTrial]]) -> tuple[float, float] | None:
-    """Arms that shared their launches tell of them once, whatever their number: each counts for its part."""
-    repeated = [trials for trials in paired.values() if len(trials) > 1]
-    sharing = Counter(trial.launch for trials in repeated for trial in trials)
-    squares, expected, degrees = 0.0, 0.0, 0.0
-    for trials in repeated:
-        m = len(trials)
-        part = m / sum(sharing[t.launch] for t in trials)
-        effects = _effects(trials)
-        mean, _ = mean_var(effects)
-        squares += part * (math.fsum((x - mean) ** 2 for x in effects) - _measuring_noise(trials))
-        own = math.fsum(1 + _overlap(t.weights, t.weights) for t in trials)
-        expected += part * (own - math.fsum(covariance(a, b) for a in trials for b in trials) / m)
-        degrees += part * (m - 1)
-    return (max(0.0, squares / expected), degrees) if degrees else None
-
-
-def _effects(trials: Sequence[PairedTrial]) -> list[float]:
-    """On the prompts that all asked: an arm's other prompts are no noise of its launches."""
-    common = set(trials[0].logs).intersection(*(t.logs for t in trials[1:]))
-    if not common:
-        return [t.effect for t in trials]
-    return [math.fsum(t.logs[p] for p in common) / len(common) for t in trials]
-
-
-def _measuring_noise(trials: Sequence[PairedTrial]) -> float:
-    """The part of the trials' sum of squares that comes from their prompts: residuals of prompt x trial."""
+def residual_variance(trials: Sequence[PairedTrial]) -> float:
+    """Variance of one prompt's log ratio in one trial beyond what prompt and trial explain; 0 where none can tell."""
     m = len(trials)
     prompts = set(trials[0].logs).intersection(*(t.logs for t in trials[1:]))
     n = len(prompts)
-    if n < 2:
+    if n < 2 or m < 2:
         return 0.0
     by_trial = [math.fsum(t.logs[p] for p in prompts) / n for t in trials]
     grand = math.fsum(by_trial) / m
@@ -144,11 +84,15 @@ def _measuring_noise(trials: Sequence[PairedTrial]) -> float:
         squares += math.fsum(
             (t.logs[prompt] - mean - level + grand) ** 2 for t, level in zip(trials, by_trial, strict=True)
         )
-    return squares / (n - 1) / n
+    return squares / (n - 1) / (m - 1)
 
 
-def _from_baselines(baselines: Sequence[SpeedSample]) -> tuple[float, float] | None:
-    """Steps within a place; what nodes differ by is no noise of a launch."""
+def launch_noise(baselines: Sequence[SpeedSample]) -> tuple[float, float] | None:
+    """Variance of a launch's log speed, prompts' own noise taken out, and its degrees of freedom.
+
+    Half the mean square of the steps from one baseline launch to the next, which a slow drift hardly moves (von
+    Neumann 1941); ``None`` where no place has two.
+    """
     steps: list[tuple[float, float]] = []
     degrees = 0.0
     for place in dict.fromkeys(b.place for b in baselines):
@@ -171,10 +115,6 @@ def f_quantile(probability: float, numerator: float, denominator: float) -> floa
     from scipy.special import fdtri  # as in t_quantile
 
     return float(fdtri(numerator, denominator, probability))
-
-
-def covariance(a: PairedTrial, b: PairedTrial) -> float:
-    return (1.0 if a is b else 0.0) + _overlap(a.weights, b.weights)
 
 
 def _step(first: SpeedSample, second: SpeedSample) -> tuple[float, float] | None:

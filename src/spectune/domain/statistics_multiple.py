@@ -8,8 +8,13 @@ from collections.abc import Mapping, Sequence
 from spectune.domain.statistics import Comparison, judge, ratio_of, t_quantile
 
 
-def simultaneous(comparisons: Mapping[str, Comparison], *, margin: float) -> dict[str, Comparison]:
+def simultaneous(
+    comparisons: Mapping[str, Comparison], *, margin: float, looks: int = 1
+) -> dict[str, Comparison]:
     """The same comparisons with intervals that hold together, and verdicts from these.
+
+    ``looks``: how often the same study has been looked at, this time included, to decide whether to go on: its
+    intervals hold at all of them.
 
     Each of m intervals is widened to the level ``level ** (1 / m)`` (Sidak
     1967: valid for t intervals whatever their correlation, a little wider than
@@ -17,7 +22,7 @@ def simultaneous(comparisons: Mapping[str, Comparison], *, margin: float) -> dic
     theirs and do not count.
     """
     known = [c for c in comparisons.values() if c.degrees is not None and c.speedup.low is not None]
-    return {name: _widened(c, len(known), margin=margin) for name, c in comparisons.items()}
+    return {name: _widened(c, len(known) * looks, margin=margin) for name, c in comparisons.items()}
 
 
 def simultaneous_level(level: float, count: int) -> float:

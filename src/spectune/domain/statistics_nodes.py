@@ -48,7 +48,7 @@ def compare_nodes(baselines: Sequence[SpeedSample], *, rate: float = 0.05) -> No
         logs.setdefault(sample.place, []).append(level)
     means = {place: math.fsum(values) / len(values) for place, values in logs.items()}
     fastest, slowest = max(means, key=lambda p: means[p]), min(means, key=lambda p: means[p])
-    noise = launch_noise({}, sorted(baselines, key=lambda b: b.order))
+    noise = launch_noise(sorted(baselines, key=lambda b: b.order))
     smallest = None
     if noise is not None:
         variance, degrees = noise

@@ -122,14 +122,24 @@ def _compare(
 ) -> dict[str, Comparison]:
     baselines, others = _samples(study, trials, point, category=category, per_trial=per_trial)
     compared = compare_with_baseline(others, baselines, level=study.level, margin=study.margin)
-    return compared if per_trial else simultaneous(compared, margin=study.margin)
+    return (
+        compared if per_trial else simultaneous(compared, margin=study.margin, looks=looks_at(study, others))
+    )
 
 
 def compare_with_new(study: Study, trials: Sequence[Trial], own: SpeedSample) -> Comparison | None:
     """Of the arm of a launch that has just ended, at the first load point: as the table will have it."""
     baselines, others = _samples(study, comparable_trials(study, trials), study.workload.loads[0])
     compared = compare_with_baseline([*others, own], baselines, level=study.level, margin=study.margin)
-    return simultaneous(compared, margin=study.margin).get(own.arm_id)
+    return simultaneous(compared, margin=study.margin, looks=looks_at(study, others)).get(own.arm_id)
+
+
+def looks_at(study: Study, arms: Sequence[SpeedSample]) -> int:
+    """How often the figures decided whether to launch again: after the plan, and after each launch since."""
+    if study.precision is None:
+        return 1
+    launches = [sum(sample.arm_id == arm_id for sample in arms) for arm_id in {s.arm_id for s in arms}]
+    return max(1, 1 + max(launches, default=0) - study.repetitions)
 
 
 def _samples(
@@ -245,7 +255,7 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
         output_tok_per_s=pooling.output_tok_per_s(loads),
         steady_frac=pooling.steady_frac(loads),
         **latencies(loads),
-        acceptance_length=pooling.acceptance_length(counts, parts, level=study.level)
+        acceptance_length=pooling.acceptance_length(counts, loads, level=study.level)
         or pooling.stated_acceptance_length(loads, level=study.level),
         request_weighted_acceptance_length=request_weighted_acceptance_length(parts),
         acceptance_rate=counts.acceptance_rate if counts else None,
@@ -306,7 +316,6 @@ def _summarize_categories(
     rows = []
     for category, comparisons in view.by_category.items():
         within = pooling.only(loads, category)
-        parts = pooling.request_acceptance(within)
         comparison = comparisons.get(arm_id)
         rows.append(
             CategorySummary(
@@ -316,7 +325,7 @@ def _summarize_categories(
                 speedup=comparison.speedup if comparison else None,
                 verdict=comparison.verdict if comparison else None,
                 acceptance_length=pooling.acceptance_length(
-                    pooling.pooled_acceptance(within), parts, level=level
+                    pooling.pooled_acceptance(within), within, level=level
                 ),
             )
         )

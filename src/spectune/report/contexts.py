@@ -66,8 +66,7 @@ def summarize_contexts(
     rows = []
     for low, high in ranges:
         within = [_only(load, low, high) for load in loads]
-        parts = pooling.request_acceptance(within)
-        length = pooling.acceptance_length(pooling.pooled_acceptance(within), parts, level=level)
+        length = pooling.acceptance_length(pooling.pooled_acceptance(within), within, level=level)
         rows.append(
             ContextSummary(
                 min_tokens=low,

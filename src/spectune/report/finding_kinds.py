@@ -170,7 +170,7 @@ LAUNCH_NOISE = FindingKind(
     severity="warning",
     title="Every arm was launched once",
     explanation="Two launches of one configuration differ. How much is learned from repetitions only.",
-    effect="intervals cover the spread over prompts only; restarts alone can move speeds by 10-20 %",
+    effect="intervals assume that restarts alone move speeds by 15 %, so only large differences are called",
     remedy="set repetitions to 2 or more, or let the baseline be measured again between the arms",
     holds_for=_EVERY,
 )

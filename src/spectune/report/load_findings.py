@@ -11,7 +11,7 @@ from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.engines.flags import length_imposed_on
 from spectune.report import finding_kinds as kinds
-from spectune.report.pooling import acceptance_length, load_of, pooled_acceptance, request_acceptance
+from spectune.report.pooling import acceptance_length, load_of, pooled_acceptance
 from spectune.report.records import ArmSummary, LoadSummary
 from spectune.report.words import count, listing, percent
 
@@ -208,7 +208,7 @@ def imposed_but_not_reached(study: Study, trials: Sequence[Trial]) -> Iterable[F
         for point in study.workload.loads:
             loads = [load for t in own if (load := load_of(t, point)) is not None]
             total = pooled_acceptance(loads)
-            length = acceptance_length(total, request_acceptance(loads), level=study.level)
+            length = acceptance_length(total, loads, level=study.level)
             if length is None or total is None or (total.num_drafts or 0) <= DEAD_MIN_STEPS:
                 continue
             within = (

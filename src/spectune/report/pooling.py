@@ -117,13 +117,23 @@ def request_acceptance(loads: Iterable[LoadResult]) -> list[AcceptanceCounts]:
     return [r.acceptance for load in loads for r in load.completed if r.acceptance is not None]
 
 
+def acceptance_by_prompt(loads: Iterable[LoadResult]) -> list[AcceptanceCounts]:
+    """Counts of each prompt over all its answers, where known: greedy answers repeat, and tell nothing new."""
+    by_prompt: dict[str, list[AcceptanceCounts]] = {}
+    for load in loads:
+        for request in load.completed:
+            if request.acceptance is not None and request.acceptance.num_drafts is not None:
+                by_prompt.setdefault(request.prompt_id, []).append(request.acceptance)
+    return [counts for parts in by_prompt.values() if (counts := pool_counts(parts)) is not None]
+
+
 def acceptance_length(
-    total: AcceptanceCounts | None, parts: Sequence[AcceptanceCounts], *, level: float
+    total: AcceptanceCounts | None, loads: Sequence[LoadResult], *, level: float
 ) -> Interval | None:
-    """The length of ``total``; its interval comes from ``parts`` and only if they add up to ``total``."""
+    """The length of ``total``; its interval comes from the prompts, and only if they add up to ``total``."""
     if total is None or total.acceptance_length is None:
         return None
-    with_steps = [part for part in parts if part.num_drafts is not None]
+    with_steps = acceptance_by_prompt(loads)
     summed = pool_counts(with_steps)
     if summed is not None and (summed.num_drafts, summed.num_accepted_tokens) == (
         total.num_drafts,
@@ -137,7 +147,7 @@ def acceptance_length(
         low=None,
         high=None,
         level=level,
-        n=max(1, len(parts)),
+        n=max(1, len(request_acceptance(loads))),
         unit="tokens/step",
     )
 

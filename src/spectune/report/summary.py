@@ -87,9 +87,7 @@ def _summarize_trial(study: Study, trial: Trial, view: PointView | None) -> Tria
         e2e_tok_per_s=pooling.pooled_speed(loads, pooling.end_to_end, level=study.level),
         decode_tok_per_s=pooling.pooled_speed(loads, pooling.decode, level=study.level),
         output_tok_per_s=pooling.output_tok_per_s(loads),
-        acceptance_length=pooling.acceptance_length(
-            counts, pooling.request_acceptance(loads), level=study.level
-        )
+        acceptance_length=pooling.acceptance_length(counts, loads, level=study.level)
         or pooling.stated_acceptance_length(loads, level=study.level),
         acceptance_source=load.acceptance_source if load is not None else None,
         acceptance_rate=counts.acceptance_rate if counts else None,

@@ -168,7 +168,7 @@ def _ours(trial: Trial, load: LoadResult) -> dict[str, Any]:
         "load": load.load.label,
         "e2e_tok_per_s": _dump(pooling.pooled_speed([load], pooling.end_to_end, level=level)),
         "decode_tok_per_s": _dump(pooling.pooled_speed([load], pooling.decode, level=level)),
-        "acceptance_length": _dump(pooling.acceptance_length(counts, parts, level=level)),
+        "acceptance_length": _dump(pooling.acceptance_length(counts, [load], level=level)),
         "request_weighted_acceptance_length": request_weighted_acceptance_length(parts),
         "acceptance_source": load.acceptance_source,
         "conditional_per_position": None if conditional is None else list(conditional),
