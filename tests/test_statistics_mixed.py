@@ -83,6 +83,27 @@ def test_these_prompts_are_told_where_prompts_like_these_are_not() -> None:
     assert found.these_prompts.high < 0.96
 
 
+def test_a_report_says_what_is_known_of_these_prompts() -> None:
+    """The case of a published study: five prompts, three launches of each, a steady 0.92x."""
+    from report_studies import BASELINE, FAST, study, trial
+
+    from spectune.report.summary import summarize
+
+    gains = (0.84, 0.86, 0.92, 0.97, 1.03)
+    of = study(FAST, num_prompts=5)
+    plain = {f"p{i}": 50.0 + 10 * i for i in range(5)}
+    drafted = {f"p{i}": plain[f"p{i}"] * gain for i, gain in enumerate(gains)}
+    trials = [
+        trial(of, FAST, n, speeds=drafted, repetition=n // 2)
+        if n % 2 == 0
+        else trial(of, BASELINE, n, speeds=plain, repetition=n // 2)
+        for n in range(1, 8)
+    ]
+    told = summarize(of, trials).headline
+    assert "which could be either side of 1" in told
+    assert "On these 5 prompts themselves it is slower: 0.92x [0." in told
+
+
 def test_counts_of_a_prompt_asked_again_are_no_new_prompts() -> None:
     from report_studies import counts, load_result, prompts, request
 

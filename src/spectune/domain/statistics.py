@@ -126,6 +126,7 @@ class Comparison(Record):
     prompt_log_var: float | None = None
     """Variance of the mean log ratio from prompts; ``launch_log_var`` from launches (``None``: unknown)."""
     launch_log_var: float | None = None
+    launch_degrees: float | None = None
 
 
 def judge(speedup: Interval, *, margin: float) -> Verdict:
@@ -201,8 +202,8 @@ def _compare_one(
         if launch.degrees < FEW_DEGREES:
             degrees = min(degrees, launch.degrees)
         if n >= LEAST_FOR_INTERVAL:
-            speedup = _around(speedup, math.sqrt(variance), degrees)
-            these = _around(speedup, math.sqrt(launch.variance), launch.degrees)
+            speedup = around(speedup, math.sqrt(variance), degrees)
+            these = around(speedup, math.sqrt(launch.variance), launch.degrees)
     return Comparison(
         arm_id=samples[0].arm_id,
         speedup=speedup,
@@ -215,12 +216,14 @@ def _compare_one(
         degrees=degrees,
         prompt_log_var=prompt_part,
         launch_log_var=None if launch is None else launch.variance,
+        launch_degrees=None if launch is None else launch.degrees,
     )
 
 
-def _around(ratio: Interval, error: float, degrees: float) -> Interval:
-    """``ratio`` with the ends that a standard error of its logarithm gives it."""
-    middle, half = math.log(ratio.value), t_quantile((1 + ratio.level) / 2, degrees) * error
+def around(ratio: Interval, error: float, degrees: float, *, level: float | None = None) -> Interval:
+    """``ratio`` with the ends that a standard error of its logarithm gives it, at ``level`` or its own."""
+    reach = t_quantile((1 + (ratio.level if level is None else level)) / 2, degrees)
+    middle, half = math.log(ratio.value), reach * error
     return ratio.model_copy(update={"low": ratio_of(middle - half), "high": ratio_of(middle + half)})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from spectune.domain.statistics import Comparison, judge, ratio_of, t_quantile
+from spectune.domain.statistics import Comparison, around, judge
 
 
 def simultaneous(
@@ -33,15 +33,13 @@ def simultaneous_level(level: float, count: int) -> float:
 def _widened(comparison: Comparison, count: int, *, margin: float) -> Comparison:
     if comparison.degrees is None or comparison.speedup.low is None:
         return comparison
-    level = comparison.speedup.level
-    each = simultaneous_level(level, count)
-    error = log_standard_error(comparison)
-    half = t_quantile((1 + each) / 2, comparison.degrees) * error
-    middle = math.log(comparison.speedup.value)
-    speedup = comparison.speedup.model_copy(
-        update={"low": ratio_of(middle - half), "high": ratio_of(middle + half)}
-    )
-    return comparison.model_copy(update={"speedup": speedup, "verdict": judge(speedup, margin=margin)})
+    each = simultaneous_level(comparison.speedup.level, count)
+    speedup = around(comparison.speedup, log_standard_error(comparison), comparison.degrees, level=each)
+    changed: dict[str, object] = {"speedup": speedup, "verdict": judge(speedup, margin=margin)}
+    if comparison.launch_log_var is not None and comparison.launch_degrees is not None:
+        error = math.sqrt(comparison.launch_log_var)
+        changed["these_prompts"] = around(speedup, error, comparison.launch_degrees, level=each)
+    return comparison.model_copy(update=changed)
 
 
 def log_standard_error(comparison: Comparison) -> float:

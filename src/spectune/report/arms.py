@@ -266,6 +266,7 @@ def _summarize_load(view: PointView, arm_id: str) -> LoadSummary | None:
         tokens_per_decode_step=pooling.tokens_per_decode_step(loads, counts),
         verify_step_frac=pooling.verify_step_frac(loads, counts),
         speedup=comparison.speedup if comparison else None,
+        these_prompts=comparison.these_prompts if comparison else None,
         verdict=comparison.verdict if comparison else None,
         more_prompts_needed=needed.more_prompts if needed else None,
         more_launches_needed=needed.more_launches if needed else None,

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spectune.domain.statistics import judge
 from spectune.domain.study import Study
 from spectune.report.records import ArmSummary, LoadSummary
-from spectune.report.words import SIMULATED, count, listing, number, one_line, per_stream, percent, times
+from spectune.report.words import (
+    SIMULATED,
+    VERDICT_WORDS,
+    count,
+    listing,
+    number,
+    one_line,
+    per_stream,
+    percent,
+    times,
+)
 
 
 def best_arm(arms: Sequence[ArmSummary], *, load_index: int = 0) -> ArmSummary | None:
@@ -155,7 +166,18 @@ def _nothing_faster(study: Study, compared: Sequence[ArmSummary]) -> list[str]:
         text += f", the same within {percent(study.margin)}"
     elif load.verdict == "CANNOT_TELL":
         text += ", which could be either side of 1"
-    return [f"{text}.", *_why_not(closest, load)]
+    return [f"{text}.", *_on_these_prompts(load, study), *_why_not(closest, load)]
+
+
+def _on_these_prompts(load: LoadSummary, study: Study) -> list[str]:
+    """What is known of the prompts that were asked, where it is not of others like them."""
+    these = load.these_prompts
+    if load.verdict != "CANNOT_TELL" or these is None:
+        return []
+    verdict = judge(these, margin=study.margin)
+    if verdict == "CANNOT_TELL":
+        return []
+    return [f"On these {these.n} prompts themselves it is {VERDICT_WORDS[verdict]}: {times(these)}."]
 
 
 def _why_not(arm: ArmSummary, load: LoadSummary) -> list[str]:

@@ -92,7 +92,9 @@ class LoadSummary(Record):
     verify_step_frac: float | None
     """Share of those forward passes that checked a draft."""
     speedup: Interval | None
-    """``None`` for the baseline, against which it is defined."""
+    """``None`` for the baseline, against which it is defined. For prompts like these: verdicts come from it."""
+    these_prompts: Interval | None = None
+    """The same ratio for these very prompts: launches alone make it uncertain."""
     verdict: Verdict | None
     more_prompts_needed: int | None = None
     """Of a CANNOT_TELL: so many more would turn it into an answer, with a chance of 80 %."""
