@@ -221,7 +221,7 @@ class TestBadInput:
             free.bind(("127.0.0.1", 0))
             there = f"http://me:hunter2@127.0.0.1:{free.getsockname()[1]}"
         code, said = self.said(capsys, "export", place, "--as", "mlflow", "--tracking-uri", there)
-        assert code == 3 and said.startswith("spectune: MLflow at http://***@127.0.0.1")
+        assert code == 3 and said.startswith("spectune: MLflow at http://me:***@127.0.0.1")
         assert "hunter2" not in said
 
     def test_a_deleted_experiment_is_not_written_to(
