@@ -256,13 +256,13 @@ class TestLivePage:
             read_at = page.evaluate(place)
             before = page.locator(".headline").text_content()
             (path,) = [p for p in directory.trial_paths() if not (p / "trial.json").exists()]
-            ended = trial(directory.read_study(), directory.read_study().arms[1], 2, speeds=150.0)
+            ended = trial(directory.read_study(), directory.read_study().arms[1], 2, speeds=250.0)
             for record in ended.loads[0].requests:
                 TrialDir(path).append_request(0, record)
             TrialDir(path).finish(ended.model_copy(update={"trial_id": path.name}))
             wait_until(page, f"document.querySelector('.headline').textContent !== {json.dumps(before)}")
-            assert "1.50x" in page.locator(".headline").text_content()
-            assert page.locator("#live-best").text_content().startswith("drafting, 1.50x")
+            assert "2.50x" in page.locator(".headline").text_content()
+            assert page.locator("#live-best").text_content().startswith("drafting, 2.50x")
             assert page.locator(".trial").count() == 0
             assert page.locator(fold).evaluate("(d) => d.open") is True
             assert page.evaluate("document.activeElement.localName") == "summary"
