@@ -134,10 +134,11 @@ class _Demo:
         self._step = 0
         self._num_steps = 1 + 2 * len(SIZES) + 5
         try:
-            (out / "results").mkdir(parents=True, exist_ok=True)
+            out.mkdir(parents=True, exist_ok=True)
+            self._keep_size()
+            (out / "results").mkdir(exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise BadInput(f"--dir {out}: is not a folder") from None
-        self._keep_size()
 
     def run(self) -> dict[str, Any]:
         """Every step that is not done yet; all results."""
