@@ -115,8 +115,9 @@ def a_pipe(server: SupervisedServer, folder: Path) -> None:
 
 
 def without_supervisor_and_folder(server: SupervisedServer, folder: Path) -> None:
-    os.kill(server.supervisor_pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(server.supervisor_pid)] if alive(server.supervisor_pid) else [])
+    killed = psutil.Process(server.supervisor_pid)
+    killed.kill()
+    psutil.wait_procs([killed], timeout=30)
     shutil.rmtree(folder)
 
 
