@@ -260,7 +260,7 @@ def _from_explain(path: Path, arm: str | None, depth: int | None) -> SpeedFacts:
     step = _float(best.get("step_cost_s"))
     if baseline is None or baseline <= 0 or step is None:
         raise BadInput(f"{path}: no baseline speed at concurrency {first}")
-    return SpeedFacts(baseline, step, _float(best.get("first_token_s")) or 0.0)
+    return SpeedFacts(baseline, step, _float(best.get("first_token_s")))
 
 
 def _of_depth(path: Path, rows: list[Mapping[str, Any]], depth: int | None) -> list[Mapping[str, Any]]:

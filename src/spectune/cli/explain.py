@@ -52,7 +52,7 @@ def _with_training(found: Explanation, points: tuple[DataPoint, ...]) -> Explana
     row = max(drafting, key=lambda r: r.e2e_tok_per_s)
     assert row.step_cost_s is not None
     depth = None if row.most_tokens_per_pass is None else max(1, round(row.most_tokens_per_pass) - 1)
-    speed = SpeedFacts(found.baseline_tok_per_s[str(first)], row.step_cost_s, row.first_token_s or 0.0)
+    speed = SpeedFacts(found.baseline_tok_per_s[str(first)], row.step_cost_s, row.first_token_s)
     report = make_forecast(ForecastRequest(points=points, depth=depth, speed=speed))
     lines = tuple(line for line in forecast_lines(report) if not line.startswith(("form ", "assumed: ")))
     actions = tuple(

@@ -25,7 +25,8 @@ class SteadyWindow:
     end_s: float
 
     def has_most_of(self, request: RequestRecord) -> bool:
-        return 0 < _LEAST_PART * (request.latency_s or 0.0) <= self._seconds(request)
+        whole_s = request.latency_s
+        return whole_s is not None and 0 < _LEAST_PART * whole_s <= self._seconds(request)
 
     def e2e_tok_per_s(self, request: RequestRecord) -> float | None:
         """Tokens that came in the window, per second of the request in it; ``None`` for too small a part."""
@@ -57,12 +58,12 @@ class SteadyWindow:
         return request.output_tokens * inside / len(arrivals) if arrivals else None
 
     def _seconds(self, request: RequestRecord) -> float:
-        end_s = request.start_s + (request.latency_s or 0.0)
-        return max(0.0, min(end_s, self.end_s) - max(request.start_s, self.start_s))
+        end_s = _end_s(request)
+        return 0.0 if end_s is None else max(0.0, min(end_s, self.end_s) - max(request.start_s, self.start_s))
 
     def _holds(self, request: RequestRecord) -> bool:
-        end_s = request.start_s + (request.latency_s or 0.0)
-        return self.start_s <= request.start_s and end_s <= self.end_s
+        end_s = _end_s(request)
+        return end_s is not None and self.start_s <= request.start_s and end_s <= self.end_s
 
 
 def _arrivals(request: RequestRecord) -> list[float]:
@@ -101,5 +102,10 @@ def steady_span(load: LoadResult) -> SteadySpan | None:
     return SteadySpan(start_s=start_s, end_s=end_s, frac=min(1.0, (end_s - start_s) / whole_s))
 
 
+def _end_s(request: RequestRecord) -> float | None:
+    """``None``: its end is not known."""
+    return None if request.latency_s is None else request.start_s + request.latency_s
+
+
 def _ends(requests: Iterable[RequestRecord]) -> list[float]:
-    return [r.start_s + r.latency_s for r in requests if r.latency_s is not None]
+    return [end_s for r in requests if (end_s := _end_s(r)) is not None]

@@ -92,16 +92,22 @@ class SpeedFacts:
 
     baseline_tok_per_s: float
     step_cost_s: float
-    first_token_s: float = 0.0
-    """Before the first token, by token of the answer: no draft shortens it."""
+    first_token_s: float | None = None
+    """Before the first token, by token of the answer: no draft shortens it. ``None``: it is not known apart, and the
+    step's cost, taken from whole requests, holds it."""
 
     def tok_per_s(self, length: Any) -> Any:
         """Of whole requests; of a number, or of an array of them."""
-        return 1 / (self.first_token_s + self.step_cost_s / length)
+        return 1 / (self._apart_s + self.step_cost_s / length)
+
+    @property
+    def _apart_s(self) -> float:
+        """What is to be added to the steps' time."""
+        return 0.0 if self.first_token_s is None else self.first_token_s
 
     def length_for(self, speedup: float) -> float | None:
         """Tokens per step for whole requests at this speedup; ``None``: no number is enough."""
-        left_s = 1 / (speedup * self.baseline_tok_per_s) - self.first_token_s
+        left_s = 1 / (speedup * self.baseline_tok_per_s) - self._apart_s
         return self.step_cost_s / left_s if left_s > 0 else None
 
 
