@@ -87,6 +87,25 @@ def test_clients_that_say_nothing_make_room_for_one_that_does(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a full queue is answered so by Linux")
+def test_more_clients_at_once_than_the_queue_takes_are_all_connected(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with local_host(tmp_path) as host:
+            server = await started(host, tmp_path)
+            os.kill(server.supervisor_pid, signal.SIGSTOP)
+            opening = [asyncio.create_task(host.open_channel(server.server_id)) for _ in range(90)]
+            while sum(each.done() for each in opening) < 60:
+                await asyncio.sleep(0.02)
+            os.kill(server.supervisor_pid, signal.SIGCONT)
+            channels = await asyncio.gather(*opening)
+            assert all(writer.get_extra_info("socket").getpeername() for _, writer in channels)
+            await server.stop(grace_s=5)
+            for _, writer in channels:
+                writer.close()
+
+    asyncio.run(scenario())
+
+
 FAMILY = """
 import subprocess, sys
 children = [subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"]) for _ in range(30)]

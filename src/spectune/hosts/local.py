@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +15,31 @@ from spectune.hosts import supervisor
 from spectune.hosts.host import Host
 
 _LINE_LIMIT = 1 << 22
+_QUEUE_WAIT_S = 10.0
+
+
+async def _connected(path: str) -> socket.socket:
+    """A Unix stream socket that is connected to ``path``; ``OSError`` if nobody listens, or none is let in for 10 s.
+
+    asyncio takes the EAGAIN of a full queue for a connection that is being made, and hands out a socket that never
+    becomes one. A full queue is a supervisor that is busy, so the connection is asked for again.
+    """
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.setblocking(False)
+    until = time.monotonic() + _QUEUE_WAIT_S
+    try:
+        while True:
+            try:
+                client.connect(path)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise
+                await asyncio.sleep(0.02)
+            else:
+                return client
+    except BaseException:
+        client.close()
+        raise
 
 
 class LocalShell:
@@ -37,7 +64,7 @@ class LocalShell:
         if supervisor.IS_LINUX:  # a socket's path may have 107 characters, a study's folder more
             path = f"/proc/self/fd/{descriptor}/{supervisor.SOCKET}"
         try:
-            return await asyncio.open_unix_connection(path, limit=_LINE_LIMIT)
+            return await asyncio.open_unix_connection(sock=await _connected(path), limit=_LINE_LIMIT)
         except OSError as error:
             raise HostUnreachable(f"no supervisor answers in {folder}: {error.strerror or error}") from error
         finally:

@@ -628,7 +628,7 @@ class Supervisor:
             os.unlink(SOCKET)
         self.listener.bind(SOCKET)
         os.chmod(SOCKET, 0o600)
-        self.listener.listen(8)
+        self.listener.listen(64)
         self.listener.setblocking(False)
         self.wakeup_read, wakeup_write = socket.socketpair()
         for end in (self.wakeup_read, wakeup_write):
