@@ -106,7 +106,8 @@ def parse_study(document: Document, *, name: str) -> StudySpec:
         return StudySpec.model_validate(value, context=context)
     except ValidationError as error:
         found = sorted(error.errors(), key=lambda d: (document.line_of(d["loc"]) or 0, _where(d)))
-        problems = [_problem(details, document) for details in found[:MAX_LISTED]]
+        places: set[tuple[int | str, ...]] = set()
+        problems = [_problem(details, document, places) for details in found[:MAX_LISTED]]
         raise StudyFileError(name, problems, num_not_listed=len(found) - len(problems)) from error
 
 
@@ -119,13 +120,16 @@ def _is_engine(name: Any) -> bool:
         return False
 
 
-def _problem(details: ErrorDetails, document: Document) -> Problem:
+def _problem(details: ErrorDetails, document: Document, places: set[tuple[int | str, ...]]) -> Problem:
+    """``places``: where the valid keys were listed already; once is enough."""
     path = details["loc"]
     where = _where(details)
     line = document.line_of(tuple(path))
     kind, got = details["type"], details.get("input")
     if kind == "extra_forbidden":
-        return Problem(where, _unknown_key(path), line)
+        listed = path[:-1] in places
+        places.add(path[:-1])
+        return Problem(where, _unknown_key(path, with_valid=not listed), line)
     if kind == "missing":
         return Problem(where, "is missing; it must be given", line)
     message = details["msg"].removeprefix("Value error, ")
@@ -137,7 +141,7 @@ def _where(details: ErrorDetails) -> str:
     return ".".join(str(part) for part in details["loc"]) or "file"
 
 
-def _unknown_key(path: tuple[int | str, ...]) -> str:
+def _unknown_key(path: tuple[int | str, ...], *, with_valid: bool) -> str:
     valid = valid_keys(path[:-1])
     key = str(path[-1])
     guess = _OTHER_NAMES.get(key)
@@ -145,11 +149,9 @@ def _unknown_key(path: tuple[int | str, ...]) -> str:
         close = difflib.get_close_matches(key, valid, n=1)
         guess = close[0] if close else None
     hint = f"; did you mean {guess}?" if guess else ""
-    return (
-        f"unknown key{hint} Valid here: {', '.join(valid)}"
-        if hint
-        else f"unknown key; valid here: {', '.join(valid)}"
-    )
+    if not with_valid:
+        return f"unknown key{hint}"
+    return f"unknown key{hint}{' Valid' if hint else '; valid'} here: {', '.join(valid)}"
 
 
 def valid_keys(path: tuple[int | str, ...]) -> list[str]:

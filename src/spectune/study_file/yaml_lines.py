@@ -14,6 +14,9 @@ from spectune.errors import Problem, StudyFileError
 _MAX_NODES = 100_000
 """Aliases can make a small file expand without end."""
 
+_MAX_KEYS = 1000
+"""Of one mapping. Lists (of prompts, of arms) can be long; a place with so many keys is no study file's."""
+
 _MAX_DEPTH = 40
 _SCALAR_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null"))
 _NUMBER_TAGS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
@@ -41,7 +44,7 @@ class Document:
 def read_yaml(text: str, *, name: str) -> Document:
     """Parses one document; syntax errors and repeated keys raise ``StudyFileError`` with their lines."""
     try:
-        root = guarded(lambda: yaml.compose(text, Loader=yaml.SafeLoader))
+        root = guarded(lambda: yaml.compose(text, Loader=_Loader))
     except NotYaml as error:
         hint = "; YAML indents with spaces, not tabs" if "'\\t'" in str(error) else ""
         raise StudyFileError(name, [Problem("YAML", f"{error}{hint}", error.line)]) from error
@@ -52,6 +55,16 @@ def read_yaml(text: str, *, name: str) -> Document:
     if builder.problems:
         raise StudyFileError(name, builder.problems)
     return Document(value, builder.lines)
+
+
+class _Loader(yaml.SafeLoader):
+    """Gives up early: PyYAML takes a millisecond for four keys, and a file may hold 500,000."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if isinstance(parent, yaml.MappingNode) and len(parent.value) >= _MAX_KEYS:
+            problem = f"more than {_MAX_KEYS} keys in one mapping; a study file has a few dozen"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=parent.value[-1][0].start_mark)
+        return super().compose_node(parent, index)
 
 
 class _Builder:
