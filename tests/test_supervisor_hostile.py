@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,26 @@ def test_more_clients_at_once_than_the_queue_takes_are_all_connected(tmp_path: P
                 writer.close()
 
     asyncio.run(scenario())
+
+
+UNHEARD = """
+import os
+from spectune.hosts import supervisor
+reader, writer = os.pipe()
+os.close(reader)
+supervisor._become_daemon(writer, None)
+"""
+
+
+def test_a_server_whose_asker_died_before_the_answer_is_ended_by_its_lease(tmp_path: Path) -> None:
+    spec = {"argv": SLEEPER, "env": {}, "ports": [], "lease_s": 0.5, "label": {}, "marker": "unheard"}
+    spec |= {"log_path": str(tmp_path / "server.log"), "cwd": str(tmp_path), "key": None, "owner": None}
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    done = subprocess.run([sys.executable, "-c", UNHEARD], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["ended"]["reason"]) == ("ended", "nobody renewed the lease")
+    assert not psutil.pid_exists(status["leader"][0])
 
 
 FAMILY = """

@@ -1644,12 +1644,17 @@ def _become_daemon(writer: int, keeper: Process | None) -> None:
         text = json.dumps(
             {"error": getattr(error, "strerror", None) or str(error), "errno": getattr(error, "errno", None)}
         )
-        os.write(writer, text.encode())
+        _answer(writer, text)
         os._exit(0)
-    with os.fdopen(writer, "w") as answer:
-        answer.write(text)
+    _answer(writer, text)
     supervisor.run()
     os._exit(0)
+
+
+def _answer(writer: int, text: str) -> None:
+    """To the one who asked for the server, who may be dead by now: then the lease ends it."""
+    with contextlib.suppress(OSError), os.fdopen(writer, "w") as answer:
+        answer.write(text)
 
 
 def refuse(message: str, number: int | None = None) -> int:
