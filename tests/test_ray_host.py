@@ -110,7 +110,9 @@ class Driver:
             check=True,
         )
         document = json.loads(report.stdout)
-        assert document["best_arm_id"] == next(t["arm_id"] for t in arms if t["arm"]["name"] == "good")
+        # Which arm is shown to be fastest depends on where its plain decoding was measured; how fast each is does not.
+        loads = {arm["name"]: arm["loads"][0]["speedup"] for arm in document["arms"] if arm["name"] in ARMS}
+        assert max(loads, key=lambda name: loads[name]["value"]) == "good", loads
         return trials
 
 
