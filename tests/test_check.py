@@ -139,6 +139,15 @@ class TestAStudy:
         one = checked(path, gpus=two, overrides=["engine.env={CUDA_VISIBLE_DEVICES: '1'}"])
         assert [f.code for f in one.errors()] == ["too-few-gpus"]
 
+    def test_an_exported_variable_counts_and_the_servers_own_comes_first(
+        self, tmp_path: Path, models: tuple[str, str]
+    ) -> None:
+        two = tuple(Gpu(i, f"GPU-{i}", "H100", "1", 0, 81_559, None) for i in range(2))
+        path, exported = study_file(tmp_path, models, flags="{tp-size: 2}"), {"CUDA_VISIBLE_DEVICES": "1"}
+        assert [f.code for f in checked(path, gpus=two, exported=exported).errors()] == ["too-few-gpus"]
+        both = ["engine.env={CUDA_VISIBLE_DEVICES: '0,1'}"]
+        assert checked(path, gpus=two, exported=exported, overrides=both).errors() == ()
+
     def test_another_host_leaves_paths_versions_and_memory_unchecked(
         self, tmp_path: Path, models: tuple[str, str]
     ) -> None:
@@ -224,6 +233,36 @@ class TestACommand:
         assert check_command(words, sources).errors() == ()
         one = (Gpu(0, "GPU-0", "H100", "1", 0, 81_559, None),)
         assert [f.code for f in check_command(words, sources, gpus=one).errors()] == ["too-few-gpus"]
+
+    @pytest.mark.parametrize(
+        ("front", "is_enough"),
+        [
+            ("", False),
+            ("CUDA_VISIBLE_DEVICES=0,1 ", True),
+            ("env -u CUDA_VISIBLE_DEVICES ", True),
+            ("env -i PATH=/bin ", True),
+            ("nohup nice -n 5 ", False),
+            ("sudo ", True),  # the usual settings of sudo take the variable out
+            ("sudo -E ", False),
+            ("docker run --gpus all vllm/vllm-openai ", True),
+            ("docker run --gpus device=0 vllm/vllm-openai ", False),
+            ("docker run --gpus '\"device=0,1\"' vllm/vllm-openai ", True),
+            ("sudo docker run --rm --gpus=1 vllm/vllm-openai ", False),
+            ("docker run --gpus device=$GPU vllm/vllm-openai ", True),
+            ("docker exec server ", True),
+        ],
+    )
+    def test_the_devices_that_a_command_could_use_are_counted(
+        self, models: tuple[str, str], front: str, is_enough: bool
+    ) -> None:
+        two = tuple(Gpu(i, f"GPU-{i}", "H100", "1", 0, 81_559, None) for i in range(2))
+        result = check_command(
+            f"{front}vllm serve {models[0]} -tp 2",
+            Sources(home=data_home(), network=False, run=lambda argv: None),
+            gpus=two,
+            exported={"CUDA_VISIBLE_DEVICES": "1"},
+        )
+        assert [f.code for f in result.errors()] == ([] if is_enough else ["too-few-gpus"])
 
     def test_a_relative_program_of_a_pasted_text_is_not_started(self, tmp_path: Path) -> None:
         asked: list[Any] = []

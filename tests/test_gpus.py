@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 
 from spectune.domain.trial import StopProof
+from spectune.engines.adapter import Command
+from spectune.engines.containers import given_gpus
 from spectune.errors import LaunchRefused, TeardownUnproven
-from spectune.hosts.facts import Gpu, GpuHolder, HostFacts, memory_bytes_of, read_host_facts, visible_gpus
+from spectune.hosts.facts import Gpu, GpuHolder, HostFacts, memory_bytes_of, read_host_facts
 from spectune.hosts.local import local_host
 from spectune.hosts.machine_facts import read_machine
+from spectune.hosts.seen_gpus import gpus_of_launch, visible_gpus
 from spectune.hosts.supervisor import command_of, gpu_facts, host_facts
+from spectune.preflight.command import read_command
 from spectune.server.admission import admit
 from spectune.server.neighbours import come_between
 from spectune.server.proof import prove_gpu_memory, still_held
@@ -228,13 +232,52 @@ class TestTheDevicesAServerMayUse:
 
         async def indexes(env: Mapping[str, str]) -> list[int]:
             async with local_host(tmp_path) as host:
-                admission = await admit(host, subject="a", port=None, paths=[], env=env)
+                admission = await admit(
+                    host, subject="a", port=None, paths=[], command=Command(("vllm",), env)
+                )
             return [seen.index for seen in admission.gpus or ()]
 
         assert asyncio.run(indexes({})) == [0, 1]
         assert asyncio.run(indexes({"CUDA_VISIBLE_DEVICES": "6"})) == [6]
         with pytest.raises(LaunchRefused, match=f"GPU 5: pid {os.getpid()} holds 97990 MiB"):
             asyncio.run(indexes({"CUDA_VISIBLE_DEVICES": "5"}))
+
+    @pytest.mark.parametrize(
+        ("options", "indexes"),
+        [
+            ("--gpus all", [0, 1, 2, 3, 4, 5, 6, 7]),
+            ("--gpus device=3", [3]),
+            ('--gpus "device=0,2"', [0, 2]),
+            ("--gpus=device=GPU-11111115-aaaa-bbbb-cccc-000000000005", [5]),
+            ("--gpus 2", [0, 1]),
+            ("--gpus count=3,capabilities=utility", [0, 1, 2]),
+            ("--gpus device=6,7 -e CUDA_VISIBLE_DEVICES=1", [7]),
+            ("--gpus all --env=CUDA_VISIBLE_DEVICES=5", [5]),
+            ("--device nvidia.com/gpu=1 --device=nvidia.com/gpu=4 --device /dev/fuse", [1, 4]),
+            ("--device nvidia.com/gpu=all", [0, 1, 2, 3, 4, 5, 6, 7]),
+            ("--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=2", [2]),
+            ("-eNVIDIA_VISIBLE_DEVICES=void", [0, 1, 2, 3, 4, 5, 6, 7]),
+            ("--gpus device=1 --privileged", [0, 1, 2, 3, 4, 5, 6, 7]),
+            ("--gpus device=0:1", [0, 1, 2, 3, 4, 5, 6, 7]),
+            ("", [0, 1, 2, 3, 4, 5, 6, 7]),
+        ],
+    )
+    def test_by_the_options_of_a_container_and_not_by_what_is_exported(
+        self, box: Box, options: str, indexes: list[int]
+    ) -> None:
+        box.nvidia(EIGHT)
+        argv = ["docker", "run", *options.replace('"', "'\"'").split(), "image", "--device", "cuda"]
+        seen = gpus_of_launch(box.gpus(), argv, {}, exported={"CUDA_VISIBLE_DEVICES": "4"})
+        assert [gpu.index for gpu in seen] == indexes
+        read = read_command(f"docker run {options} vllm/vllm-openai --model m").container
+        assert read is not None and read.gpus == given_gpus(argv)
+
+    def test_a_container_gets_variables_from_its_command_alone(self, box: Box) -> None:
+        box.nvidia(EIGHT)
+        env = {"CUDA_VISIBLE_DEVICES": "0"}
+        for option, indexes in (("-e CUDA_VISIBLE_DEVICES", [2]), ("-e A=1", [2, 3])):
+            argv = ["podman", "run", "--gpus", "device=2,3", *option.split(), "image"]
+            assert [g.index for g in gpus_of_launch(box.gpus(), argv, env, exported={})] == indexes
 
 
 class TestTheProofOfAStop:

@@ -27,7 +27,7 @@ from spectune.hosts.choose import LOCAL
 from spectune.hosts.machine_facts import read_machine
 from spectune.runner.check import CheckResult, check_study
 from spectune.runner.check import check_command as check_launch
-from spectune.runner.check_sources import Sources, gpus_of, read_gpus
+from spectune.runner.check_sources import Sources, exported_here, gpus_of, read_gpus
 from spectune.runner.estimate import estimate
 from spectune.runner.events import Watcher
 from spectune.runner.order import launches_of
@@ -82,7 +82,9 @@ class PlannedStudy:
         """
         study = self.study
         sources = Sources(home=data_home(), network=network, files_here=study.host == LOCAL)
-        return check_study(study, sources, gpus=gpus_of(study), engine_version=engine_version)
+        return check_study(
+            study, sources, gpus=gpus_of(study), exported=exported_here(), engine_version=engine_version
+        )
 
     def preview(self, directory: str | Path | None = None) -> Preview:
         """The commands, their order and the time they will take. Starts nothing, writes nothing."""
@@ -271,5 +273,6 @@ def check_command(
         Sources(home=data_home(), network=network),
         machine=read_machine() if here else None,
         gpus=read_gpus() if here else None,
+        exported=exported_here() if here else None,
         engine_version=engine_version,
     )

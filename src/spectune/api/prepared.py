@@ -19,7 +19,7 @@ from spectune.hosts.choose import LOCAL, host_called
 from spectune.hosts.machine_facts import read_machine
 from spectune.hosts.ray_cluster import cluster_called
 from spectune.runner.check import CheckResult, check_study, without_refused
-from spectune.runner.check_sources import Sources, gpus_of
+from spectune.runner.check_sources import Sources, exported_here, gpus_of
 from spectune.runner.cluster import run_on_cluster
 from spectune.runner.events import Watcher
 from spectune.runner.finding_kinds import check_codes
@@ -194,7 +194,7 @@ def _check(study: Study, trials: Sequence[Trial], *, wanted: bool, retry_failed:
         return None
     sources = Sources(home=data_home(), files_here=study.host == LOCAL)
     arms = [arm for arm in study.arms if arm.arm_id in waiting]
-    return check_study(study, sources, arms=arms, gpus=gpus_of(study))
+    return check_study(study, sources, arms=arms, gpus=gpus_of(study), exported=exported_here())
 
 
 def _checked(

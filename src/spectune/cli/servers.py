@@ -153,7 +153,7 @@ async def _up(host: Host, wanted: _Wanted, args: argparse.Namespace) -> ServerSt
             subject=wanted.arm.name,
             port=port,
             paths=[],
-            env=plan.command.env,
+            command=plan.command,
             needed_bytes=plan.model_bytes,
             allow_busy_gpus=plan.allow_busy_gpus,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from spectune.domain.machine import Machine
@@ -108,47 +108,6 @@ def memory_bytes_of(gpus: Sequence[Gpu] | None) -> tuple[int, ...] | None:
         return None
     known = tuple(gpu.total_mib << 20 for gpu in gpus if gpu.total_mib is not None)
     return known if len(known) == len(gpus) else None
-
-
-def visible_gpus(gpus: Sequence[Gpu], env: Mapping[str, str]) -> list[Gpu]:
-    """The devices that a process with these variables may use: all where a name says nothing that can be understood.
-
-    Of a MIG instance it is the device that it is a part of, without the memory figures, which are the whole device's.
-    """
-    seen = list(gpus)
-    for number, names in enumerate(_VISIBLE_BY[gpus[0].maker] if gpus else ()):
-        text = next((env[name] for name in names if name in env), None)
-        if text is not None:
-            seen = _chosen(seen, text, by_position=number > 0)
-    return seen
-
-
-_VISIBLE_BY: Mapping[str, Sequence[Sequence[str]]] = {
-    "nvidia": (("CUDA_VISIBLE_DEVICES",),),
-    "amd": (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
-}
-"""Variables that choose among what the ones before them left, and among these the first that is set."""
-
-
-def _chosen(gpus: Sequence[Gpu], text: str, *, by_position: bool) -> list[Gpu]:
-    found: dict[str, Gpu] = {}
-    for name in (part.strip() for part in text.split(",")):
-        if name.startswith("MIG-"):
-            part_of = [g for g in gpus if name in g.mig or g.uuid in name]
-            fitting = [replace(gpu, used_mib=None, total_mib=None) for gpu in part_of]
-        else:
-            fitting = [
-                gpu
-                for position, gpu in enumerate(gpus)
-                if name == str(position if by_position else gpu.index)
-                or (len(name) > 3 and gpu.uuid.startswith(name))
-            ]
-        if not fitting and name.startswith(("MIG-", "GPU-")):
-            return list(gpus)
-        if not fitting:
-            break  # as the drivers do: what comes after a name that is none is not looked at
-        found.setdefault(fitting[0].uuid, fitting[0])
-    return list(found.values())
 
 
 def read_host_facts(reply: Mapping[str, Any]) -> HostFacts:

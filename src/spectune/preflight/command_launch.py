@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from spectune.engines.containers import given_gpus
 from spectune.errors import BadInput
+from spectune.hosts.supervisor import GPU_VARIABLES
 from spectune.preflight.command_text import is_assignment, read_text, shown
 
 UNDERSTOOD = (
@@ -74,6 +76,8 @@ class Container:
     """``HOST:CONTAINER``, as given."""
     env_files: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
+    gpus: tuple[str, ...] | None = None
+    """The devices that it is given, by index or UUID; ``None``: perhaps all."""
 
 
 @dataclass(frozen=True)
@@ -116,13 +120,15 @@ def find_launch(words: Sequence[str], env: Mapping[str, str], *, depth: int = 0)
 
 
 def _after_wrapper(name: str, rest: list[str], variables: dict[str, str]) -> list[str]:
-    with_value = _WRAPPERS[name]
+    with_value, options = _WRAPPERS[name], []
     while rest and rest[0].startswith("-"):
         option = rest.pop(0)
+        options.append(option)
         if option in with_value and rest:
-            rest.pop(0)
+            options.append(rest.pop(0))
         if option == "--":
             break
+    _forget(name, options, variables)
     if name == "env":
         while rest and (pair := is_assignment(rest[0])):
             variables[pair[0]] = pair[1]
@@ -130,6 +136,22 @@ def _after_wrapper(name: str, rest: list[str], variables: dict[str, str]) -> lis
     elif name in _FIRST_WORD_IS_THEIRS and rest:
         rest.pop(0)
     return rest
+
+
+def _forget(name: str, options: Sequence[str], variables: dict[str, str]) -> None:
+    """Takes out what the wrapper does not hand on: `env -i`, `env -u NAME`, and sudo with its usual settings.
+
+    Of sudo that is the choice of devices alone: other variables may be kept by the machine's own settings.
+    """
+    if name == "env":
+        if {"-", "-i", "--ignore-environment"} & set(options):
+            variables.clear()
+        for option, value in zip(options, [*options[1:], ""], strict=True):
+            gone = value if option in ("-u", "--unset") else option.removeprefix("--unset=")
+            variables.pop(gone, None)
+    elif name == "sudo" and not any(o.startswith(("-E", "--preserve-env")) for o in options):
+        for variable in GPU_VARIABLES:
+            variables.pop(variable, None)
 
 
 def _inner_shell(rest: list[str], variables: dict[str, str], depth: int) -> Launch | None:
@@ -231,7 +253,7 @@ def _container(program: str, words: Sequence[str], variables: Mapping[str, str])
     if not rest:
         return None
     verb = rest.pop(0)
-    options = _ContainerOptions()
+    options, behind_verb = _ContainerOptions(), list(rest)
     while rest and rest[0].startswith("-"):
         _container_option(rest, options, variables)
     if not rest:
@@ -246,6 +268,7 @@ def _container(program: str, words: Sequence[str], variables: Mapping[str, str])
         ports=tuple(options.ports),
         env_files=tuple(options.env_files),
         volumes=tuple(options.volumes),
+        gpus=given_gpus(behind_verb[: len(behind_verb) - len(rest)]),
     )
     entrypoint = options.others.get("--entrypoint")
     if entrypoint:

@@ -18,7 +18,8 @@ from spectune.domain.workload import Workload
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
 from spectune.hosts.choose import LOCAL
-from spectune.hosts.facts import Gpu, memory_bytes_of, visible_gpus
+from spectune.hosts.facts import Gpu, memory_bytes_of
+from spectune.hosts.seen_gpus import gpus_of_container, visible_gpus
 from spectune.preflight import draft_fit, memory
 from spectune.preflight.command import ReadCommand, read_command
 from spectune.preflight.flags_form import judge_form
@@ -105,9 +106,14 @@ def check_study(
     *,
     arms: Sequence[Arm] | None = None,
     gpus: Sequence[Gpu] | None = None,
+    exported: Mapping[str, str] | None = None,
     engine_version: str | None = None,
 ) -> CheckResult:
-    """The launches of ``arms`` (default: all). ``gpus``: those of the study's host, ``None`` if not known."""
+    """The launches of ``arms`` (default: all).
+
+    ``gpus``: those of the study's host, ``None`` if not known; ``exported``:
+    its variables that choose among them, which a server's own come before.
+    """
     engine = study.engine.name
     facts: dict[str, Any] = {"study": study.name, "engine": {"name": engine, "version": None, "how": None}}
     if not rules_for(engine):
@@ -115,7 +121,9 @@ def check_study(
     machine = study.machine if study.host == LOCAL else None
     least_prompt_tokens = least_tokens_of_longest_prompt(study.workload)
     launches = [
-        _check_arm(arm, study, sources, machine=machine, gpus=gpus, given=engine_version)
+        _check_arm(
+            arm, study, sources, machine=machine, gpus=gpus, given=engine_version, exported=exported or {}
+        )
         for arm in (study.arms if arms is None else arms)
     ]
     facts |= {
@@ -136,13 +144,14 @@ def check_command(
     *,
     machine: Machine | None = None,
     gpus: Sequence[Gpu] | None = None,
+    exported: Mapping[str, str] | None = None,
     engine_version: str | None = None,
 ) -> CheckResult:
     """One server command, as an argument list or pasted text. Raises ``BadInput`` if it starts no known server."""
-    read = read_command(words, engine_version=engine_version)
+    read = read_command(words, env=exported, engine_version=engine_version)
     version = sources.version(read, given=engine_version, from_paste=True)
     if version.text not in (None, engine_version):
-        read = read_command(words, engine_version=version.text)
+        read = read_command(words, env=exported, engine_version=version.text)
     judgement = _judged(read, read.program, version, sources, machine=machine, gpus=gpus)
     launch = _Launch(read.program, None, redact_argv(read.argv), version, judgement)
     facts: dict[str, Any] = {
@@ -174,6 +183,7 @@ def _check_arm(
     machine: Machine | None,
     gpus: Sequence[Gpu] | None,
     given: str | None,
+    exported: Mapping[str, str],
 ) -> _Launch:
     adapter = adapter_for(arm.engine)
     local = study.host == LOCAL
@@ -194,7 +204,7 @@ def _check_arm(
         nodes=study.nodes_per_server,
     )
     command = adapter.command(launch)
-    argv, env = redact_argv(command.argv), redact_env(command.env)
+    argv, env = redact_argv(command.argv), {**exported, **redact_env(command.env)}
     absent = Judgement()
     if local:
         models = {"target": path(arm.target), "drafter": path(arm.knobs.drafter)}
@@ -258,7 +268,7 @@ def _judged(
     situation = read.situation(
         version, subject=subject, target=target, draft=draft, machine=machine, **workload
     )
-    memory_bytes = memory_bytes_of(None if gpus is None else visible_gpus(gpus, read.env))
+    memory_bytes = memory_bytes_of(_seen(gpus, read))
     unreadable = [
         NOT_A_MODEL.found(subject, f"{what} {name}: {reason}", evidence=[(name, reason)])
         for what, name in (("target", read.target), ("draft", read.draft))
@@ -270,6 +280,13 @@ def _judged(
         + judge_flags(situation)
         + judge(situation, (*draft_fit.RULES, *memory.rules(memory_bytes)))
     )
+
+
+def _seen(gpus: Sequence[Gpu] | None, read: ReadCommand) -> Sequence[Gpu] | None:
+    """The devices that the server could use."""
+    if gpus is None or read.container is None:
+        return None if gpus is None else visible_gpus(gpus, read.env)
+    return gpus_of_container(gpus, read.container.gpus, read.env)
 
 
 def _result(launches: Sequence[_Launch], facts: dict[str, Any], sources: Sources) -> CheckResult:

@@ -19,7 +19,7 @@ from spectune.engines.adapter import ModelFormat
 from spectune.errors import BadInput
 from spectune.hosts.choose import LOCAL
 from spectune.hosts.facts import Gpu, read_host_facts
-from spectune.hosts.supervisor import host_facts
+from spectune.hosts.supervisor import GPU_VARIABLES, host_facts
 from spectune.preflight.command import ReadCommand
 from spectune.preflight.rules import Judgement
 from spectune.preflight.situation import EngineVersion
@@ -144,6 +144,11 @@ class Sources:
 def read_gpus() -> tuple[Gpu, ...] | None:
     """This machine's GPUs with their memory; ``None``: they could not be asked."""
     return read_host_facts(host_facts({"gpus": True})).gpus
+
+
+def exported_here() -> dict[str, str]:
+    """This process's variables that choose devices, as a server started here would inherit them."""
+    return {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ}
 
 
 def gpus_of(study: Study) -> tuple[Gpu, ...] | None:

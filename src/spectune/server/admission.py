@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spectune.domain.findings import Finding, FindingKind
+from spectune.engines.adapter import Command
 from spectune.errors import LaunchRefused, PortTaken
-from spectune.hosts.facts import Gpu, GpuHolder, HostFacts, visible_gpus
+from spectune.hosts.facts import Gpu, GpuHolder, HostFacts
 from spectune.hosts.host import Host
+from spectune.hosts.seen_gpus import gpus_of_launch
 
 _MIB = 1 << 20
 _MIN_DISK_BYTES = 256 * _MIB
@@ -53,13 +55,13 @@ async def admit(
     subject: str,
     port: int | None,
     paths: Sequence[str],
-    env: Mapping[str, str],
+    command: Command,
     needed_bytes: int | None = None,
     allow_busy_gpus: bool = False,
 ) -> Admission:
     """Raises ``LaunchRefused`` if the launch could not succeed, or would disturb another's work.
 
-    ``env`` is the server's: it says which GPUs it will use. ``needed_bytes`` is
+    ``command`` is the server's: it says which GPUs it will use. ``needed_bytes`` is
     the size of its model files.
     """
     facts = await host.facts(ports=[] if port is None else [port], paths=paths, gpus=True)
@@ -69,7 +71,9 @@ async def admit(
             f"port {port} on {host.name} is taken by {owner}; it was left alone. "
             "Choose another port, or end that program yourself"
         )
-    gpus = None if facts.gpus is None else tuple(visible_gpus(facts.gpus, {**facts.gpu_env, **env}))
+    gpus = None
+    if facts.gpus is not None:
+        gpus = tuple(gpus_of_launch(facts.gpus, command.argv, command.env, exported=facts.gpu_env))
     if not allow_busy_gpus:
         _refuse_busy_gpus(facts, gpus or ())
     for path, free in facts.disk_free_bytes.items():

@@ -107,7 +107,7 @@ async def admit_rank(
         subject=subject,
         port=plan.ports[0] if plan.ports else None,
         paths=[str(plan.log_path.parent)] if plan.host.shares_files else [],
-        env=plan.command.env,
+        command=plan.command,
         needed_bytes=needed_bytes,
         allow_busy_gpus=allow_busy_gpus,
     )
