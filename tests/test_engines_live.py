@@ -28,6 +28,15 @@ ROOT = Path(__file__).parent.parent
 TRAINED = ROOT / "src" / "spectune" / "embedded" / "drafts" / "smollm2-135m-eagle3"
 
 
+THIS_TEST = "PROCESSES_OF_THIS_TEST"
+
+
+@pytest.fixture(autouse=True)
+def known_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test starts inherits a variable of its own."""
+    monkeypatch.setenv(THIS_TEST, str(tmp_path))
+
+
 def run_study(folder: Path, study: dict[str, Any], *extra: str) -> dict[str, Any]:
     """Runs a study to its end and returns its report; no server may be left."""
     path = folder / "study.yaml"
@@ -52,15 +61,15 @@ def run_study(folder: Path, study: dict[str, Any], *extra: str) -> dict[str, Any
 
 
 def left_over() -> list[psutil.Process]:
-    """Living processes that carry a marker and are children of nobody we know."""
+    """Living processes that carry a marker and were started by this test, whatever else runs on the machine."""
     found = []
     for process in psutil.process_iter():
         try:
             environ = process.environ()
             if (
                 MARKER in environ
+                and environ.get(THIS_TEST) == os.environ[THIS_TEST]
                 and process.status() != psutil.STATUS_ZOMBIE
-                and "PYTEST_CURRENT_TEST" in environ
             ):
                 found.append(process)
         except (psutil.Error, OSError):
