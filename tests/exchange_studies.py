@@ -31,6 +31,7 @@ def drawn(
     launches: int = 3,
     prompts: int = 12,
     speed: float = 1.0,
+    gain: float = 1.0,
     acceptance: float = 1.0,
     launch_sd: float = LAUNCH_SD,
     prompt_sd: float = PROMPT_SD,
@@ -39,6 +40,7 @@ def drawn(
 ) -> LoadedStudy:
     """Baseline, arms, baseline, ...: true speeds times ``speed``, accepted tokens times ``acceptance``.
 
+    ``gain``: by what the arms are faster than plain decoding.
     ``shared``: the arms between two baselines are measured on one server.
     """
     of = study(*arms, num_prompts=prompts, repetitions=launches, **changes)
@@ -53,6 +55,7 @@ def drawn(
         records = []
         for p in of.workload.prompts:
             tok_per_s = base[p.prompt_id] * speed * math.exp(shift + rng.gauss(0, prompt_sd))
+            tok_per_s *= 1.0 if arm is BASELINE else gain
             kept = None if arm is BASELINE else counts_of(rng, arm, acceptance)
             records.append(request(p, tok_per_s, acceptance=kept))
         repetition = seen.get(arm.arm_id, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,20 +20,31 @@ from spectune.domain.workload import Sampling
 from spectune.errors import BadInput
 from spectune.exchange.gate import gate
 from spectune.exchange.loaded import LoadedStudy
+from spectune.exchange.pairing import Basis
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+import gate_days as day_to_day
 
 PAIRS = 500
 TWO_ERRORS = 2 * math.sqrt(0.05 * 0.95 / PAIRS)
 
 
 def failures(
-    pairs: int, *, seed: int, launches: int, max_slowdown: float, prompts: int = 6, **changes
+    pairs: int,
+    *,
+    seed: int,
+    launches: int,
+    max_slowdown: float,
+    prompts: int = 6,
+    basis: Basis | None = "tok/s",
+    **changes,
 ) -> int:
     rng = random.Random(seed)
     failed = 0
     for _ in range(pairs):
         old = drawn(rng, launches=launches, prompts=prompts)
         new = drawn(rng, launches=launches, prompts=prompts, **changes)
-        failed += not gate(new, old, max_slowdown=max_slowdown).passed
+        failed += not gate(new, old, max_slowdown=max_slowdown, basis=basis).passed
     return failed
 
 
@@ -47,8 +59,47 @@ def test_500_pairs_of_equal_studies_fail_as_seldom_as_stated(max_slowdown: float
 @pytest.mark.timeout(900)
 def test_equal_studies_on_other_machines_fail_as_seldom_as_stated() -> None:
     other = {"machine": machine(cpu="another processor")}
-    found = failures(PAIRS, seed=2, launches=3, max_slowdown=0.0, **other)
+    found = failures(PAIRS, seed=2, launches=3, max_slowdown=0.0, basis=None, **other)
     assert found / PAIRS <= 0.05 + TWO_ERRORS
+
+
+@pytest.mark.timeout(900)
+def test_a_machine_that_is_another_one_each_day_fails_the_gate_as_seldom() -> None:
+    """Quiet launches, a level that differs by 5 % from day to day: 60 pairs, where tok/s fail one in five."""
+    found = {basis: day_to_day.failures(60, day_sd=0.05, basis=basis, seed=15) for basis in (None, "tok/s")}
+    assert found[None] / 60 <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 60)
+    assert found["tok/s"] / 60 >= 0.2
+
+
+def test_plain_decoding_that_is_slower_by_itself_is_told_and_not_tested() -> None:
+    """Four fifths of everything leave speedups as they were; four fifths of the arms alone do not."""
+    rng = random.Random(16)
+    quiet = {"launch_sd": 0.005, "prompt_sd": 0.01}
+    old = drawn(rng, **quiet)
+    all_slower = gate(drawn(rng, speed=0.8, **quiet), old, max_slowdown=0.03)
+    assert all_slower.passed
+    assert all_slower.plain_decoding[0].ratio == pytest.approx(0.8, abs=0.02)
+    assert {c.figure for c in all_slower.checks} == {"speedup", "acceptance length"}
+    arms_slower = gate(drawn(rng, gain=0.8, **quiet), old, max_slowdown=0.03)
+    assert not arms_slower.passed and arms_slower.line.startswith("FAILED: speedup of ")
+
+
+def test_without_plain_decoding_in_one_of_them_tok_per_s_are_tested() -> None:
+    rng = random.Random(17)
+    old, made = drawn(rng), drawn(rng)
+    arms = tuple(t for t in made.trials if not t.arm.is_baseline)
+    result = gate(LoadedStudy("new", made.study, arms), old, max_slowdown=0.5)
+    assert "tok/s" in {c.figure for c in result.checks} and result.plain_decoding == ()
+    with pytest.raises(BadInput, match="plain decoding was not measured in both"):
+        gate(LoadedStudy("new", made.study, arms), old, max_slowdown=0.5, basis="speedup")
+
+
+def test_tok_per_s_of_two_machines_are_refused() -> None:
+    rng = random.Random(18)
+    other = drawn(rng, machine=machine(cpu="another processor"))
+    with pytest.raises(BadInput, match="--allow machine"):
+        gate(other, drawn(rng), max_slowdown=0.03, basis="tok/s")
+    assert gate(other, drawn(rng), max_slowdown=0.03, basis="tok/s", allowed=("machine",)).checks
 
 
 def test_the_rate_is_not_bought_with_blindness() -> None:
@@ -78,11 +129,11 @@ def test_on_a_quiet_machine_three_launches_show_it() -> None:
     rng = random.Random(6)
     quiet = {"launch_sd": 0.005, "prompt_sd": 0.01}
     old, new = drawn(rng, **quiet), drawn(rng, speed=0.9, **quiet)
-    result = gate(new, old, max_slowdown=0.03)
+    result = gate(new, old, max_slowdown=0.03, basis="tok/s")
     assert not result.passed
     assert result.line.startswith("FAILED: tok/s of ")
     assert "\n" not in result.line
-    held = gate(drawn(rng, **quiet), old, max_slowdown=0.03, figures=("speed",))
+    held = gate(drawn(rng, **quiet), old, max_slowdown=0.03, figures=("speed",), basis="tok/s")
     assert (held.passed, held.outcome) == (True, "held")
 
 
@@ -99,12 +150,13 @@ def test_noise_that_nobody_measured_passes_with_a_word() -> None:
     """One launch of everything: a speed that is a third lower may be the launch."""
     rng = random.Random(8)
     pair = []
-    for speed in (1.0, 0.7):
-        made = drawn(rng, launches=1, speed=speed)
+    for slower in (1.0, 0.7):
+        made = drawn(rng, launches=1, speed=slower, gain=slower)
         pair.append(LoadedStudy("one", made.study, made.trials[:3]))
-    result = gate(pair[1], pair[0], max_slowdown=0.03, figures=("speed",))
-    assert (result.passed, result.outcome) == (True, "cannot tell")
-    assert "cannot tell" in result.line and "launched twice" in result.line
+    for basis in ("speedup", "tok/s"):
+        result = gate(pair[1], pair[0], max_slowdown=0.03, figures=("speed",), basis=basis)
+        assert (result.passed, result.outcome) == (True, "cannot tell")
+        assert "cannot tell" in result.line and "launched twice" in result.line
 
 
 def test_an_arm_that_fails_now_fails_the_gate() -> None:
@@ -137,10 +189,10 @@ def test_an_arm_that_was_measured_before_and_is_not_now_may_hide_a_fall() -> Non
         result = gate(LoadedStudy("new", made.study, trials), old, max_slowdown=0.5)
         assert (result.passed, result.outcome) == (True, "cannot tell")
         assert result.not_compared == (
-            "tok/s of eagle3-k3 at c=1",
+            "speedup of eagle3-k3 at c=1",
             "acceptance length of eagle3-k3 at c=1",
         )
-        assert "cannot tell" in result.line and "tok/s of eagle3-k3 at c=1" in result.line
+        assert "cannot tell" in result.line and "speedup of eagle3-k3 at c=1" in result.line
     assert gate(LoadedStudy("new", made.study, rest), old, max_slowdown=0.5).arms_missing == ()
 
 
@@ -209,7 +261,10 @@ def test_studies_whose_arms_share_servers_fail_as_seldom_as_stated() -> None:
     rng = random.Random(14)
     failed = sum(
         not gate(
-            drawn(rng, prompts=4, shared=True), drawn(rng, prompts=4, shared=True), max_slowdown=0.0
+            drawn(rng, prompts=4, shared=True),
+            drawn(rng, prompts=4, shared=True),
+            max_slowdown=0.0,
+            basis="tok/s",
         ).passed
         for _ in range(PAIRS)
     )
@@ -233,7 +288,7 @@ class TestCommand:
         quiet = {"launch_sd": 0.005, "prompt_sd": 0.01}
         old = written(tmp_path / "old", drawn(rng, **quiet))
         same = written(tmp_path / "same", drawn(rng, **quiet))
-        slow = written(tmp_path / "slow", drawn(rng, speed=0.8, **quiet))
+        slow = written(tmp_path / "slow", drawn(rng, gain=0.8, **quiet))
         assert main(["gate", same, "--against", old, "--max-slowdown", "3%"]) == 0
         assert capsys.readouterr().out.startswith("passed")
         assert main(["gate", slow, "--against", old, "--max-slowdown", "0.03"]) == 1

@@ -21,6 +21,7 @@ from spectune.exchange.imports.results import ArmHints, assemble
 from spectune.exchange.listing import ListedStudy, places_below
 from spectune.exchange.listing import list_studies as list_below
 from spectune.exchange.loaded import LoadedStudy, load_studies
+from spectune.exchange.pairing import Basis
 from spectune.exchange.query import QueryResult, run_query
 from spectune.report.vllm_result import vllm_bench_result
 from spectune.report.words import one_line
@@ -60,10 +61,12 @@ def gate(
     error_rate: float = 0.05,
     allow: Sequence[str] = (),
     figures: Sequence[str] = ("speed", "acceptance"),
+    basis: Basis | None = None,
 ) -> GateResult:
     """Whether speed or acceptance length fell by more than ``max_slowdown_frac`` (0.03 is 3 %) against another study.
 
-    Noise fails it with a chance of ``error_rate`` at most. Raises ``BadInput`` where the two cannot be compared.
+    Noise fails it with a chance of ``error_rate`` at most. ``basis``: of speed, ``None`` tests speedups where both
+    studies have plain decoding and tok/s where not. Raises ``BadInput`` where the two cannot be compared.
     """
     if not 0 <= max_slowdown_frac < 1:
         raise BadInput(
@@ -73,9 +76,17 @@ def gate(
         raise BadInput(f"gate: error_rate: must be a share above 0 and at most 0.5, got {error_rate!r}")
     if not figures or not set(figures) <= {"speed", "acceptance"}:
         raise BadInput(f"gate: figures: must be some of speed and acceptance, got {figures!r}")
+    if basis not in (None, "speedup", "tok/s"):
+        raise BadInput(f"gate: basis: must be speedup, tok/s or None, got {basis!r}")
     new, old = _loaded([study, against])
     return judge_fall(
-        new, old, max_slowdown=max_slowdown_frac, alpha=error_rate, allowed=allow, figures=figures
+        new,
+        old,
+        max_slowdown=max_slowdown_frac,
+        alpha=error_rate,
+        allowed=allow,
+        figures=figures,
+        basis=basis,
     )
 
 

@@ -20,6 +20,7 @@ def gate_command(args: argparse.Namespace) -> int:
         error_rate=args.error_rate,
         allow=args.allow,
         figures=figures,
+        basis=args.basis,
     )
     if args.json:
         document = result.model_dump(mode="json")
@@ -28,6 +29,11 @@ def gate_command(args: argparse.Namespace) -> int:
         sys.stdout.write(f"{one_line(result.line)}\n")
         for check in result.comparability.differences:
             sys.stderr.write(f"  {check.aspect}: {one_line(check.second)}, was {one_line(check.first)}\n")
+        for plain in result.plain_decoding:
+            sys.stderr.write(
+                f"  plain decoding at {plain.load}: {plain.ratio:.3f}x of before, told and not tested "
+                "(--basis tok/s tests it)\n"
+            )
         if result.arms_missing:
             sys.stderr.write(f"  not in this study: {one_line(', '.join(result.arms_missing))}\n")
     if not result.passed:

@@ -40,6 +40,11 @@ def add_gate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="what must not fall (default: %(default)s)",
     )
     parser.add_argument(
+        "--basis",
+        choices=("speedup", "tok/s"),
+        help="what of speed is tested (default: speedups where both studies have plain decoding, else tok/s)",
+    )
+    parser.add_argument(
         "--require-answer", action="store_true", help="exit code 1 also where noise hides whether it fell"
     )
     add_allow_aspect(parser)

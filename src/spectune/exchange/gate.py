@@ -3,6 +3,9 @@
 A fall is called only where the true change is below the limit with the stated
 error rate, over all arms, load points and figures together: no fall, or one of
 exactly the limit, fails the gate with a chance of ``alpha`` at most.
+
+Speeds are set against plain decoding of the same study wherever both have it: a machine that is slower today by
+3-5 % as a whole would fail a comparison of tok/s much too often, and no repetition within a study shows that.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from spectune.exchange.comparable import Comparability, comparability
 from spectune.exchange.loaded import LoadedStudy
 from spectune.exchange.pairing import (
     ArmPair,
+    Basis,
     acceptance_changes_of,
     common_loads,
     pair_arms,
@@ -50,6 +54,14 @@ class GateCheck(Record):
     outcome: Outcome
 
 
+class PlainChange(Record):
+    """Plain decoding of both studies at one load point: what speedups cannot see."""
+
+    load: str
+    ratio: float
+    """New / old tok/s."""
+
+
 class GateResult(Record):
     """What ``spectune gate --json`` prints."""
 
@@ -65,6 +77,8 @@ class GateResult(Record):
     not_compared: tuple[str, ...] = ()
     """Figures of arms in both studies that the baseline study has and this one has not, or not of the same prompts."""
     checks: tuple[GateCheck, ...]
+    plain_decoding: tuple[PlainChange, ...] = ()
+    """How far plain decoding itself moved, where speedups were tested. It is told, not tested."""
 
 
 def gate(
@@ -75,8 +89,11 @@ def gate(
     alpha: float = 0.05,
     allowed: Sequence[str] = (),
     figures: Sequence[str] = ("speed", "acceptance"),
+    basis: Basis | None = None,
 ) -> GateResult:
     """``BadInput`` where the studies cannot be compared, or have no measured arm in common.
+
+    ``basis``: what of speed is tested; ``None``: speedups where both studies have plain decoding, else tok/s.
 
     An arm that the old study measured and that failed in the new one fails the
     gate; one that the new study does not have is named. One that it has and did
@@ -91,17 +108,18 @@ def gate(
             f"or let it stand with --allow {aspect}"
         )
     pairs = pair_arms(old, new)
-    independent = check.basis == "tok/s" and not shares_launches(old, new)
+    tested = _basis(check.basis, basis, new, old, pairs)
+    independent = tested == "tok/s" and not shares_launches(old, new)
     named: list[tuple[Figure, str, str, Change]] = []
     lacking: list[str] = []
     broken = [p.name for p in pairs if _measured(old, p.old.arm_id) and _failed(new, p.new.arm_id)]
     for point in common_loads(old, new):
         if "speed" in figures:
-            found = speed_changes_of(old, new, pairs, point, basis=check.basis)
-            named += _named(check.basis, pairs, point.label, found, independent=independent)
+            found = speed_changes_of(old, new, pairs, point, basis=tested)
+            named += _named(tested, pairs, point.label, found, independent=independent)
             known = [p for p in pairs if old.speeds(p.old.arm_id, point)]
-            known = [p for p in known if not (p.is_baseline and check.basis == "speedup")]
-            lacking += _lacking(check.basis, known, point.label, found, without=broken)
+            known = [p for p in known if not (p.is_baseline and tested == "speedup")]
+            lacking += _lacking(tested, known, point.label, found, without=broken)
         if "acceptance" in figures:
             lengths = acceptance_changes_of(old, new, pairs, point)
             named += _named("acceptance length", pairs, point.label, lengths, independent=False)
@@ -129,7 +147,39 @@ def gate(
         ),
         not_compared=tuple(lacking),
         checks=checks,
+        plain_decoding=_plain_changes(old, new, pairs) if tested == "speedup" and "speed" in figures else (),
     )
+
+
+def _basis(
+    allowed: Basis, wanted: Basis | None, new: LoadedStudy, old: LoadedStudy, pairs: Sequence[ArmPair]
+) -> Basis:
+    """``allowed``: what may be divided, by what the studies have in common."""
+    if wanted == "tok/s" and allowed == "speedup":
+        raise BadInput(
+            f"gate: tok/s of {new.place} and {old.place} cannot be compared, for their machines differ or several "
+            f"nodes measured them; leave --basis out, or let the machines stand with --allow machine"
+        )
+    studies = (old, new)
+    plain = all(
+        s.study.baseline.is_baseline and s.speeds(s.study.baseline.arm_id, point)
+        for point in common_loads(old, new)
+        for s in studies
+    )
+    if wanted == "speedup" and not plain:
+        raise BadInput(
+            f"gate: plain decoding was not measured in both {new.place} and {old.place}, so there are no speedups; "
+            f"leave --basis out"
+        )
+    return wanted or ("speedup" if plain and len(pairs) > 1 else allowed)
+
+
+def _plain_changes(old: LoadedStudy, new: LoadedStudy, pairs: Sequence[ArmPair]) -> tuple[PlainChange, ...]:
+    found = []
+    for point in common_loads(old, new):
+        changes = speed_changes_of(old, new, [p for p in pairs if p.is_baseline], point, basis="tok/s")
+        found += [PlainChange(load=point.label, ratio=change.ratio) for change in changes.values()]
+    return tuple(found)
 
 
 def _lacking(
@@ -222,9 +272,11 @@ def _line(
         worst = min(checks, key=lambda c: c.ratio)
         return f"passed: nothing fell by more than {limit}; lowest: {_described(worst)}"
     worst = min(unsure, key=lambda c: -1.0 if c.low is None else c.low)
+    same_figure = [c for c in unsure if c.figure == worst.figure]
+    once = any(c.num_launches == c.num_baseline_launches == 1 for c in same_figure)
     why = (
         "nothing was launched twice, so noise is unknown: set repetitions"
-        if worst.low is None
+        if once or worst.low is None
         else "more launches would narrow it"
     )
     return (
