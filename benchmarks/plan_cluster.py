@@ -127,8 +127,8 @@ def simulate(
             happened.held_s += world.worker_start_s
             at(now + world.worker_start_s, "free", node)
             continue
-        lane = Lane(tuple(own[node]), BASELINE, baseline_every)
-        reason = lane.baseline_reason() if queue else lane.closing_reason()
+        lane = Lane(tuple(own[node]), BASELINE, baseline_every, twice=False, is_node=True)
+        reason = (lane.opening_reason() or lane.again_reason()) if queue else lane.closing_reason()
         if reason is not None:
             key = (BASELINE, next(ticks))
         elif queue:

@@ -18,9 +18,10 @@ from spectune.errors import BadInput, EnvironmentFailed
 from spectune.hosts.local import local_host
 from spectune.hosts.machine_facts import read_machine
 from spectune.runner.cluster import run_on_cluster
+from spectune.runner.continues import check_continues
 from spectune.runner.events import TrialStart
 from spectune.runner.plan import resolve_study
-from spectune.runner.study import StudyOutcome, check_continues, is_finished
+from spectune.runner.schedule import StudyOutcome, is_finished
 from spectune.store.study_dir import StudyDir
 from spectune.study_file.load import load_study_file
 

@@ -9,7 +9,7 @@ from spectune.diagnose.verdict import kept_words
 from spectune.domain.findings import Finding
 from spectune.domain.study import ArmExpectation, PlannedTrial, Study
 from spectune.runner.finding_kinds import KINDS, SLOWING
-from spectune.runner.study import hypothesis_for
+from spectune.runner.hypotheses import hypothesis_for
 
 ARM = speculative("arm")
 

@@ -40,8 +40,8 @@ def walk(of: Study, places: list[str], *, twice: str | None = None) -> dict[str,
     idle: set[str] = set()
     while len(idle) < len(places):
         for place in places:
-            lane = Lane.of(place, of, trials, twice=place == twice)
-            reason = lane.baseline_reason() if queue else lane.closing_reason()
+            lane = Lane.of_node(place, of, trials, twice=place == twice)
+            reason = (lane.opening_reason() or lane.again_reason()) if queue else lane.closing_reason()
             if reason is None and not queue:
                 idle.add(place)
                 continue
@@ -77,9 +77,11 @@ def test_arms_of_one_launch_stay_together_and_ended_ones_are_left_out() -> None:
 
 def test_a_node_whose_baseline_failed_has_none() -> None:
     of = of_cluster(FAST)
-    lane = Lane.of("a", of, [failed(of, BASELINE, 1, node="a"), trial(of, BASELINE, 2, speeds=1.0, node="b")])
+    lane = Lane.of_node(
+        "a", of, [failed(of, BASELINE, 1, node="a"), trial(of, BASELINE, 2, speeds=1.0, node="b")]
+    )
     assert not lane.has_baseline
-    assert lane.baseline_reason() is not None
+    assert lane.opening_reason() is not None
 
 
 def test_noise_is_shown_by_two_baselines_in_a_row_on_one_node() -> None:

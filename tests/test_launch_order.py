@@ -16,8 +16,8 @@ from spectune.errors import StudyFileError
 from spectune.report.summary import summarize
 from spectune.runner.order import plan_trials
 from spectune.runner.plan import resolve_study
+from spectune.runner.schedule import remaining
 from spectune.runner.search import SearchEnd, next_launch
-from spectune.runner.study import remaining
 from spectune.study_file.load import load_study_file
 
 TRUE = {"baseline": 1.0, "fast": 1.3, "slow": 0.8, "third": 1.1}

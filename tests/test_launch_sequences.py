@@ -30,7 +30,7 @@ from spectune.domain.trial import SoakResult, StopProof, Trial
 from spectune.hosts.local import local_host
 from spectune.hosts.machine_facts import read_machine
 from spectune.runner.cluster import run_on_cluster
-from spectune.runner.cluster_work import OpenWork
+from spectune.runner.cluster_schedule import ClusterSchedule
 from spectune.runner.events import TrialStart
 from spectune.runner.launch import ModelPaths, Place
 from spectune.runner.order import plan_trials
@@ -255,7 +255,7 @@ def turns(folder: Path, name: str) -> dict[str, Any]:
     told = Told()
     directory = StudyDir(write_study(folder / "s", of_case(name, "four nodes"), []))
     made_up = MadeUp(plain_fails=name == "plain decoding fails")
-    work = OpenWork(directory, retry_failed=False, on_message=told.on_message)
+    work = ClusterSchedule(directory, retry_failed=False, findings={}, on_message=told.on_message)
     blocks: dict[str, list[PlannedTrial]] = {}
 
     async def scenario() -> None:

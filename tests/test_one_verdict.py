@@ -10,7 +10,7 @@ from spectune.domain.statistics import SpeedSample
 from spectune.report.pooling import speed_by_prompt
 from spectune.report.summary import summarize
 from spectune.report.terminal import trial_block
-from spectune.runner.study import judged
+from spectune.runner.hypotheses import judged
 
 K1 = speculative("k1", length=1)
 OUTCOMES = {"FASTER": " wins: ", "SLOWER": " loses: ", "CANNOT_TELL": " cannot be told from plain decoding: "}

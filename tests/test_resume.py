@@ -16,7 +16,7 @@ from report_studies import BASELINE, FAST, SLOW, failed, study, trial
 
 from spectune.domain.study import ClusterSettings, PlannedTrial
 from spectune.domain.trial import Trial
-from spectune.runner.cluster_work import OpenWork
+from spectune.runner.cluster_schedule import ClusterSchedule
 from spectune.runner.resume import baseline_before, why_baseline_first
 from spectune.store.study_dir import StudyDir
 
@@ -75,7 +75,7 @@ def test_each_node_of_a_cluster_launches_plain_decoding_again_before_its_first_a
     of = study(FAST, SLOW, cluster=ClusterSettings(), host="ray", plan=plan)
     earlier = [trial(of, arm, n, speeds=100.0, node="a") for n, arm in enumerate((BASELINE, FAST), start=1)]
     directory = StudyDir(write_study(tmp_path / "s", of, earlier))
-    work = OpenWork(directory, retry_failed=False, on_message=lambda _: None)
+    work = ClusterSchedule(directory, retry_failed=False, findings={}, on_message=lambda _: None)
     (first,) = work.take("a")
     assert first.arm_id == BASELINE.arm_id
     assert first.reason is not None and first.reason.startswith("plain decoding first: the study goes on")

@@ -14,7 +14,7 @@ from spectune.engines.adapter import EngineSetup, Launch
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
 from spectune.report.pooling import speed_by_prompt
-from spectune.runner.study import judged
+from spectune.runner.hypotheses import judged
 
 
 def launch(engine: str, *, length: float, k: int = 3, method: str = "eagle3") -> Launch:

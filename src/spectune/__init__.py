@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from spectune.report.records import ArmSummary, StudySummary
     from spectune.runner.check import CheckResult
     from spectune.runner.events import Watcher
-    from spectune.runner.study import StudyOutcome
+    from spectune.runner.schedule import StudyOutcome
 
 _HOMES = {
     "api.explained": ("explain_table",),
@@ -83,7 +83,7 @@ _HOMES = {
     "report.records": ("ArmSummary", "StudySummary"),
     "runner.check": ("CheckResult",),
     "runner.events": ("Watcher",),
-    "runner.study": ("StudyOutcome",),
+    "runner.schedule": ("StudyOutcome",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

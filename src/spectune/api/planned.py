@@ -32,8 +32,8 @@ from spectune.runner.estimate import estimate
 from spectune.runner.events import Watcher
 from spectune.runner.order import launches_of
 from spectune.runner.plan import resolve_study, sample_launch
+from spectune.runner.schedule import remaining
 from spectune.runner.search import search_estimate
-from spectune.runner.study import remaining
 from spectune.store.opening import open_study, study_exists
 from spectune.store.places import is_shared, place_of, text_of
 from spectune.study_file.load import apply_override, load_study_file, parse_study

@@ -21,21 +21,16 @@ from spectune.hosts.ray_cluster import cluster_called
 from spectune.runner.check import CheckResult, check_study, without_refused
 from spectune.runner.check_sources import Sources, exported_here, gpus_of
 from spectune.runner.cluster import run_on_cluster
+from spectune.runner.continues import check_continues
 from spectune.runner.events import Watcher
 from spectune.runner.finding_kinds import check_codes
 from spectune.runner.launch import ModelPaths
 from spectune.runner.machine import machine_of
 from spectune.runner.plan import resolve_study
 from spectune.runner.quiet import Patience
+from spectune.runner.schedule import StudyOutcome, is_finished, remaining
 from spectune.runner.shared import check_same_kind
-from spectune.runner.study import (
-    StudyOutcome,
-    check_continues,
-    fetch_models,
-    is_finished,
-    remaining,
-    run_study,
-)
+from spectune.runner.study import fetch_models, run_study
 from spectune.store.opening import create_study, study_exists, work_on
 from spectune.store.study_dir import StudyDir
 from spectune.study_file.schema import StudySpec

@@ -20,7 +20,7 @@ from spectune.explain.records import Explanation
 from spectune.report.records import ArmSummary, StudySummary
 from spectune.report.text import as_text
 from spectune.report.write import write_reports
-from spectune.runner.study import StudyOutcome
+from spectune.runner.schedule import StudyOutcome
 from spectune.store.opening import open_study as open_directory
 from spectune.store.study_dir import check_output_file, write_atomically
 

@@ -27,7 +27,7 @@ from spectune.report.terminal import study_tables
 from spectune.report.words import count, listing, percent
 from spectune.runner.order import launches_of
 from spectune.runner.quiet import Patience
-from spectune.runner.study import remaining
+from spectune.runner.schedule import remaining
 from spectune.store.places import is_shared, text_of
 
 

@@ -31,6 +31,12 @@ class Budget(Record):
     max_trials: int | None = Field(default=None, ge=1)
     max_minutes: float | None = Field(default=None, gt=0)
 
+    def is_spent(self, *, launches: int = 0, minutes: float = 0.0) -> bool:
+        """Whether so many launches, or so many minutes, reach a limit."""
+        if self.max_trials is not None and launches >= self.max_trials:
+            return True
+        return self.max_minutes is not None and minutes >= self.max_minutes
+
 
 class ArmExpectation(Record):
     """What the user wrote they expect of an arm."""

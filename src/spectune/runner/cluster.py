@@ -11,39 +11,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 from collections.abc import Mapping, Sequence
 
 from spectune.domain.findings import Finding
-from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.machine import Machine
 from spectune.domain.statistics import SpeedSample
 from spectune.domain.study import PlannedTrial
 from spectune.domain.trial import Trial
-from spectune.errors import EnvironmentFailed, Interrupted, NodeLost, TeardownUnproven
+from spectune.errors import EnvironmentFailed, NodeLost, TeardownUnproven
 from spectune.hosts.ray_cluster import Cluster, Node, Worker
 from spectune.report.noise import summarize_noise
 from spectune.report.pooling import speed_by_prompt
-from spectune.report.write import write_reports
-from spectune.runner.abort import Aborted, unless_aborted
 from spectune.runner.cluster_nodes import NodePool
+from spectune.runner.cluster_schedule import ClusterSchedule
 from spectune.runner.cluster_team import Team, TeamSetup, Unfit, team_on
-from spectune.runner.cluster_work import OpenWork
-from spectune.runner.estimate import estimate
-from spectune.runner.events import NodeRow, TrialStart, Watcher
+from spectune.runner.events import NodeRow, Watcher
+from spectune.runner.hypotheses import judged
 from spectune.runner.lanes import bundle_of_all, place_of, sets_of
 from spectune.runner.node import NodeProgress, NodeReply, TrialOrder
-from spectune.runner.study import (
-    SOAK_REPETITION,
-    StopReason,
-    StudyOutcome,
-    check_same_workload,
-    hypothesis_for,
-    judged,
-    soak_hypothesis,
-)
+from spectune.runner.schedule import SOAK_REPETITION, StudyOutcome
+from spectune.runner.study import one_run, record_can_be_written, until_asked_to_end
 from spectune.server.lifecycle import to_the_end
-from spectune.store.abort import forget_abort, is_abort_asked
+from spectune.store.abort import is_abort_asked
 from spectune.store.progress import ProgressFile
 from spectune.store.study_dir import StudyDir, TrialDir
 
@@ -66,19 +55,9 @@ async def run_on_cluster(
     Raises ``EnvironmentFailed`` if no node can go on, and ``TeardownUnproven``,
     after the other nodes have done the work, if one could not prove a stop.
     """
-    with directory.lock():
-        forget_abort(directory.path)  # meant for an earlier run
-        check_same_workload(directory, directory.read_study(), directory.read_trials())
+    with one_run(directory):
         run = _ClusterRun(directory, cluster, watcher, retry_failed=retry_failed, findings=findings or {})
-        try:
-            outcome = await unless_aborted(run.to_its_end(), folder=directory.path)
-        except Aborted:
-            forget_abort(directory.path)
-            write_reports(directory)
-            raise Interrupted(
-                f"stopped, as somebody asked for. Resume with: spectune run {shlex.quote(str(directory.path))}"
-            ) from None
-        write_reports(directory)
+        outcome = await until_asked_to_end(run.to_its_end(), directory)
         if run.unproven is not None:
             raise run.unproven
         return outcome
@@ -102,7 +81,9 @@ class _ClusterRun:
         self._watcher = watcher
         self._findings = findings
         self._wake = asyncio.Event()
-        self._work = OpenWork(directory, retry_failed=retry_failed, on_message=watcher.on_message)
+        self._work = ClusterSchedule(
+            directory, retry_failed=retry_failed, findings=findings, on_message=watcher.on_message
+        )
         self._nodes = NodePool(
             cluster, self._work.study, on_message=watcher.on_message, on_change=self._wake.set
         )
@@ -123,13 +104,9 @@ class _ClusterRun:
             if self._sets() and work.ask_for_soak():
                 nodes = self._sets()[0]
                 await self._lane(nodes, self._places(nodes)[0])
-                work.queue = []
         finally:
             await to_the_end(self._end_lanes())
-        reason: StopReason = "budget" if work.queue else "done"
-        if work.baseline_failed() and not work.has_baseline():
-            reason = "baseline failed"
-        return StudyOutcome(reason, work.num_new, tuple(work.trials))
+        return work.outcome()
 
     async def _until_over(self) -> None:
         while True:
@@ -148,9 +125,12 @@ class _ClusterRun:
     def _is_over(self) -> bool:
         """Whether the study can end here; raises if there is work, and no node for it."""
         work = self._work
-        if not work.arms_wait() or work.over_budget() or self.unproven is not None:
-            return True
-        if work.baseline_failed() and not work.has_baseline():
+        if (
+            not work.arms_wait()
+            or work.over_budget()
+            or self.unproven is not None
+            or work.is_without_baseline
+        ):
             return True
         size = work.study.nodes_per_server
         if len(self._nodes.usable) >= size:
@@ -223,37 +203,33 @@ class _ClusterRun:
             work.noise_place = place
         bundle = bundle_of_all(work.study, [node.resources for node in nodes])
         assert bundle is not None
-        try:
-            facts = await self._cluster.facts(nodes[0])
-            async with self._cluster.reserve(
-                nodes, bundle=bundle, on_message=self._watcher.on_message
-            ) as held:
-                team = team_on(held, nodes, self._setup(nodes, place, bundle))
-                try:
-                    async with team.heard():
-                        if await self._begin(team, place):
-                            await self._work_through(team, place, facts.machine)
-                finally:
-                    for unfit in await to_the_end(team.stop()):
-                        self._give_up(unfit)
-        except NodeLost as error:
-            self._watcher.on_message(f"lost: {error}")
-            trial = work.lost(place)
-            if trial is not None:
-                self._watcher.on_trial_end(trial, work.trials)
-        except OSError as error:
-            raise EnvironmentFailed(
-                f"{self._directory.path}: cannot write the record: {error.strerror or error}\n"
-                "The servers were stopped and finished trials are kept; make room, then run the study again"
-            ) from error
-        except EnvironmentFailed as error:
-            for node in nodes:
-                self._nodes.leave_out(node, str(error))
-        finally:
-            work.put_back(place)
-            self._lanes.pop(place, None)
-            self._nodes_of.pop(place, None)
-            self._rows.pop(place, None)
+        with record_can_be_written(self._directory):
+            try:
+                facts = await self._cluster.facts(nodes[0])
+                async with self._cluster.reserve(
+                    nodes, bundle=bundle, on_message=self._watcher.on_message
+                ) as held:
+                    team = team_on(held, nodes, self._setup(nodes, place, bundle))
+                    try:
+                        async with team.heard():
+                            if await self._begin(team, place):
+                                await self._work_through(team, place, facts.machine)
+                    finally:
+                        for unfit in await to_the_end(team.stop()):
+                            self._give_up(unfit)
+            except NodeLost as error:
+                self._watcher.on_message(f"lost: {error}")
+                trial = work.lost(place)
+                if trial is not None:
+                    self._watcher.on_trial_end(trial, work.trials)
+            except EnvironmentFailed as error:
+                for node in nodes:
+                    self._nodes.leave_out(node, str(error))
+            finally:
+                work.put_back(place)
+                self._lanes.pop(place, None)
+                self._nodes_of.pop(place, None)
+                self._rows.pop(place, None)
 
     def _setup(self, nodes: Sequence[Node], place: str, bundle: Mapping[str, float]) -> TeamSetup:
         return TeamSetup(
@@ -301,15 +277,10 @@ class _ClusterRun:
         work = self._work
         study, arm = work.study, work.study.arm(planned.arm_id)
         is_soak = planned.repetition == SOAK_REPETITION
-        hypothesis = (
-            soak_hypothesis(study)
-            if is_soak
-            else hypothesis_for(
-                planned, study, work.observed(), checked=self._findings.get(planned.arm_id, ())
-            )
-        )
+        hypothesis = work.hypothesis(planned)
         number, folder = self._directory.new_trial(arm.arm_id)
-        self._announce(number, planned, place, hypothesis)
+        work.num_lanes = max(1, len(self._lanes))
+        self._watcher.on_trial_start(work.start(number, planned, hypothesis, place))
         order = TrialOrder(
             name=folder.path.name,
             number=number,
@@ -384,25 +355,6 @@ class _ClusterRun:
             self._watcher.on_message(f"{place}: {text}")
 
     # what is told
-
-    def _announce(self, number: int, planned: PlannedTrial, place: str, hypothesis: Hypothesis) -> None:
-        work = self._work
-        done = sum(t.soak is None for t in work.trials)
-        lanes = max(1, len(self._lanes))
-        left = estimate(work.study, work.trials, remaining=work.num_open) if work.trials else None
-        self._watcher.on_trial_start(
-            TrialStart(
-                number=number,
-                position=done + work.num_under_way,
-                total=done + work.num_open,
-                total_is_likely=True,
-                arm=work.study.arm(planned.arm_id),
-                repetition=planned.repetition,
-                hypothesis=hypothesis,
-                eta_s=None if left is None else left.seconds / lanes,
-                node=place,
-            )
-        )
 
     def _tell(self, trial: Trial, place: str) -> None:
         work = self._work

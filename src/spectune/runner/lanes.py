@@ -33,45 +33,54 @@ def open_blocks(study: Study, trials: Sequence[Trial], *, retry_failed: bool = F
 
 @dataclass(frozen=True)
 class Lane:
-    """What a node has measured so far, in order."""
+    """What a host, or a node of a cluster, has measured so far, in order."""
 
     trials: tuple[Trial, ...]
     baseline_id: str
     baseline_every: int
-    twice: bool = False
+    twice: bool
     """It is the one that shows what equal launches differ by."""
+    is_node: bool
 
     @classmethod
-    def of(cls, place: str, study: Study, trials: Sequence[Trial], *, twice: bool = False) -> Lane:
+    def of_host(cls, study: Study, trials: Sequence[Trial]) -> Lane:
+        own = tuple(t for t in trials if t.soak is None)
+        return cls(own, study.baseline.arm_id, study.baseline_every, study.noise_floor, is_node=False)
+
+    @classmethod
+    def of_node(cls, place: str, study: Study, trials: Sequence[Trial], *, twice: bool = False) -> Lane:
         own = sorted((t for t in trials if t.place == place and t.soak is None), key=lambda t: t.number)
-        return cls(tuple(own), study.baseline.arm_id, study.baseline_every, twice)
+        return cls(tuple(own), study.baseline.arm_id, study.baseline_every, twice, is_node=True)
 
     @property
     def has_baseline(self) -> bool:
-        return any(self._is_baseline(t) for t in self.trials)
+        return any(t.arm_id == self.baseline_id and t.status == "complete" for t in self.trials)
 
     @property
     def launches_since_baseline(self) -> int:
-        since = itertools.takewhile(lambda trial: not self._is_baseline(trial), reversed(self.trials))
+        since = itertools.takewhile(lambda trial: trial.arm_id != self.baseline_id, reversed(self.trials))
         return num_launches(since)
 
-    def baseline_reason(self) -> str | None:
-        """Why the baseline comes before the next arm; ``None``: it does not."""
+    def opening_reason(self) -> str | None:
+        """Why plain decoding comes before the first arm of all; ``None``: it does not."""
         if not self.has_baseline:
-            return "plain decoding first on this node"
+            return (
+                f"plain decoding first{' on this node' if self.is_node else ': every speedup is against it'}"
+            )
         if self.twice and len(self.trials) == 1:
             return "plain decoding twice: what equal launches differ by"
+        return None
+
+    def again_reason(self) -> str | None:
+        """Why it comes before the next arm, so that a drift is seen, and met by every arm from both sides."""
         since = self.launches_since_baseline
         return f"plain decoding again, {since} launches later" if since >= self.baseline_every else None
 
     def closing_reason(self) -> str | None:
-        """Why the baseline is launched although no arm is left."""
+        """Why it is launched although no arm is left."""
         if self.has_baseline and self.launches_since_baseline:
-            return "plain decoding last on this node"
+            return f"plain decoding last{' on this node' if self.is_node else ', to see a drift'}"
         return None
-
-    def _is_baseline(self, trial: Trial) -> bool:
-        return trial.arm_id == self.baseline_id and trial.status == "complete"
 
 
 def next_baseline(study: Study, trials: Sequence[Trial], running: Collection[PlannedTrial]) -> int:

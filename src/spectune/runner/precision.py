@@ -22,7 +22,7 @@ def launch_for_precision(
     ``None`` once every interval is narrow enough, the arm failed, or the
     number of launches is spent; and always where no precision is asked for.
     """
-    if study.precision is None or over_budget(study, trials):
+    if study.precision is None or spent(study, trials):
         return None
     counted = comparable_trials(study, trials)
     by_arm = view_point(study, counted, study.workload.loads[0]).by_arm
@@ -49,5 +49,6 @@ def _fails(trials: Sequence[Trial], arm_id: str) -> bool:
     return bool(own) and own[-1].status == "failed"
 
 
-def over_budget(study: Study, trials: Sequence[Trial]) -> bool:
-    return study.budget.max_trials is not None and num_launches(trials) >= study.budget.max_trials
+def spent(study: Study, trials: Sequence[Trial]) -> bool:
+    """Whether the study's number of launches is reached."""
+    return study.budget.is_spent(launches=num_launches(trials))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from spectune.domain.arm import Arm
 from spectune.domain.study import PlannedTrial, Study
-from spectune.domain.trial import Trial, num_launches
+from spectune.domain.trial import Trial
 from spectune.report.observed import observations
 from spectune.report.precision import repetitions_of
 from spectune.runner.estimate import cost_of_trial
-from spectune.runner.precision import launch_for_precision, over_budget
+from spectune.runner.lanes import Lane, next_baseline
+from spectune.runner.precision import launch_for_precision, spent
 from spectune.search.plan import Repeats, SearchEstimate, estimate_search, make_strategy
 from spectune.search.protocol import Ask, Budget, History, LegalArm, Objective
 
@@ -33,54 +33,36 @@ class SearchEnd:
 
 
 def next_launch(study: Study, trials: Sequence[Trial]) -> NextLaunch | SearchEnd:
-    """Asks the study's strategy; then repeats the winner beside the baseline as often as the study asks.
-
-    The baseline is launched again after every ``baseline_every`` other arms,
-    so that a drift of the machine is seen, and met by every arm from both sides.
-    """
-    counted = [t for t in trials if t.soak is None]
-    ended = {(t.arm_id, t.repetition) for t in counted}
-    baseline = study.baseline.arm_id
-    if (baseline, 0) not in ended:
-        return NextLaunch(_planned(study.baseline, 0), "plain decoding first: every speedup is against it")
-    if study.noise_floor and (baseline, 1) not in ended:
-        return NextLaunch(_planned(study.baseline, 1), "plain decoding twice: what equal launches differ by")
-    since = _launches_since_baseline(counted, baseline)
-    strategy = make_strategy(
-        study.search or "predict",
-        _legal_arms(study, counted),
-        budget=Budget(launches=study.budget.max_trials),
-        objective=objective_of(study),
-        margin=study.margin,
-    )
-    history = _history(study, counted)
-    answer = strategy.ask(history)
-    goes_on = isinstance(answer, Ask) and answer.arm.launch_id == history.running_key
-    if since >= study.baseline_every and not goes_on:
-        number = repetitions_of(counted, baseline)
-        return NextLaunch(_planned(study.baseline, number), f"plain decoding again, {since} launches later")
-    if isinstance(answer, Ask):
-        return NextLaunch(_planned(answer.arm, 0), answer.reason)
-    return _confirm(study, counted, answer.best, f"{strategy.name}: {answer.reason}", since=since)
+    """The launch of a host: the arm that the strategy asks for, or plain decoding where the lane wants it first."""
+    lane = Lane.of_host(study, trials)
+    reason = lane.opening_reason()
+    if reason is None:
+        history = _history(study, lane.trials)
+        answer = next_arm(study, trials, history=history)
+        assert answer is not None, "nothing runs beside it"
+        if not _goes_on(study, answer, history):
+            reason = lane.again_reason()
+            if isinstance(answer, SearchEnd) and not spent(study, trials):
+                reason = reason or lane.closing_reason()
+        if reason is None:
+            return answer
+    return NextLaunch(_planned(study.baseline, next_baseline(study, trials, ())), reason)
 
 
 def next_arm(
-    study: Study, trials: Sequence[Trial], *, running: Collection[str]
+    study: Study,
+    trials: Sequence[Trial],
+    *,
+    history: History | None = None,
+    running: Collection[str] = (),
 ) -> NextLaunch | SearchEnd | None:
-    """On a cluster, the arm to launch beside the ``running`` ones (arm ids); ``None``: what runs must end first.
+    """The arm to launch beside the ``running`` ones (arm ids); ``None``: what runs must end first.
 
-    Launches of the baseline are each node's own matter. The strategy chooses
-    among the arms that are not running, from what has ended.
+    Asks the study's strategy, which chooses among the arms that are not running from what has ended (``history``,
+    by default that of ``trials`` with no server left running); then repeats the winner as often as the study asks.
     """
     counted = [t for t in trials if t.soak is None]
-    if not counted:
-        return None
-    history = replace(_history(study, counted), running_key=None)
-    if study.baseline.arm_id not in history.measured:
-        return None
     busy = set(running) - {study.baseline.arm_id}
-    if over_budget(study, counted):
-        return None if busy else SearchEnd(f"the budget of {study.budget.max_trials} launches is spent")
     strategy = make_strategy(
         study.search or "predict",
         [legal for legal in _legal_arms(study, counted) if legal.arm.arm_id not in busy],
@@ -88,12 +70,10 @@ def next_arm(
         objective=objective_of(study),
         margin=study.margin,
     )
-    answer = strategy.ask(history)
+    answer = strategy.ask(history or replace(_history(study, counted), running_key=None))
     if isinstance(answer, Ask):
         return NextLaunch(_planned(answer.arm, 0), answer.reason)
-    if busy:
-        return None
-    return _confirm(study, counted, answer.best, f"{strategy.name}: {answer.reason}", since=0)
+    return None if busy else _confirm(study, counted, answer.best, f"{strategy.name}: {answer.reason}")
 
 
 def search_estimate(study: Study, trials: Sequence[Trial]) -> SearchEstimate:
@@ -114,20 +94,15 @@ def objective_of(study: Study) -> Objective:
     return Objective(tuple(dict.fromkeys(levels)) or (1,))
 
 
-def _confirm(
-    study: Study, trials: Sequence[Trial], best: Arm | None, reason: str, *, since: int
-) -> NextLaunch | SearchEnd:
-    """Launches of the winner and of the baseline until each has the study's repetitions."""
+def _confirm(study: Study, trials: Sequence[Trial], best: Arm | None, reason: str) -> NextLaunch | SearchEnd:
+    """Launches of the winner until it has the study's repetitions, and is known as well as the study asks."""
     if best is not None and not best.is_baseline:
         done = repetitions_of(trials, best.arm_id)
-        if done < study.repetitions and not over_budget(study, trials):
+        if done < study.repetitions and not spent(study, trials):
             return NextLaunch(_planned(best, done), f"{reason}; the winner again, in another launch")
     wanted = None if best is None else launch_for_precision(study, trials, among=[best.arm_id])
     if wanted is not None:
         return NextLaunch(wanted, f"{reason}; {wanted.reason}")
-    if since and not over_budget(study, trials):
-        number = repetitions_of(trials, study.baseline.arm_id)
-        return NextLaunch(_planned(study.baseline, number), "plain decoding last, to see a drift")
     return SearchEnd(reason)
 
 
@@ -171,9 +146,11 @@ def _running(study: Study, trials: Sequence[Trial]) -> str | None:
     return None if last.arm_id == study.baseline.arm_id else last.arm.launch_id
 
 
-def _launches_since_baseline(trials: Sequence[Trial], baseline_id: str) -> int:
-    since = itertools.takewhile(lambda trial: trial.arm_id != baseline_id, reversed(trials))
-    return num_launches(since)
+def _goes_on(study: Study, answer: NextLaunch | SearchEnd, history: History) -> bool:
+    """Whether the arm can be measured on the server that the last one left running."""
+    if isinstance(answer, SearchEnd) or history.running_key is None or answer.planned.repetition:
+        return False
+    return study.arm(answer.planned.arm_id).launch_id == history.running_key
 
 
 def _planned(arm: Arm, repetition: int) -> PlannedTrial:
