@@ -239,7 +239,7 @@ def test_half_a_character_that_comes_with_its_token_id_is_timed() -> None:
         choice = {"index": 0, "delta": {"content": ""}, "finish_reason": None, "token_ids": token_ids}
         answer.take(json.dumps({"choices": [choice]}).encode(), float(number))
     record = answer.record(PROMPT, 0, sent_s=0.0, origin=0.0, error=None, final=FinalFields())
-    assert record.chunk_gaps_s == (1.0,)
+    assert list(record.chunk_gaps_s) == [1.0]
 
 
 def test_without_usage_the_number_of_tokens_is_unknown() -> None:

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,54 @@ def test_what_was_written_reads_back_equal(recorded: tuple[StudyDir, Study, list
     directory, study, trials = recorded
     assert directory.read_study() == study
     assert directory.read_trials() == trials
+
+
+def test_a_request_of_a_hundred_chunks_takes_three_kilobytes_of_memory(
+    recorded: tuple[StudyDir, Study, list[Trial]],
+) -> None:
+    path = recorded[0].trial_paths()[0]
+    line = json.loads((path / "requests.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    body = json.loads((path / "trial.json").read_text(encoding="utf-8"))
+    body["loads"] = body["loads"][:1]
+    body["loads"][0]["num_requests"] = 500
+    (path / "trial.json").write_text(json.dumps(body))
+    new = {"chunk_gaps_s": [n / 7 for n in range(100)], "token_ids": list(range(1000, 1128))}
+    lines = [json.dumps({**line, **new, "load": 0, "text": f"{n:500}"}) for n in range(500)]
+    (path / "requests.jsonl").write_text("\n".join(lines))
+    read_trial(path)  # what is read once and kept, such as modules, is no request's
+    tracemalloc.start()
+    trial = read_trial(path)
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert trial is not None
+    assert list(trial.loads[0].requests[-1].chunk_gaps_s) == [n / 7 for n in range(100)]
+    assert list(trial.loads[0].requests[-1].token_ids or ()) == list(range(1000, 1128))
+    assert (
+        held_bytes / 500 < 3600
+    )  # 500 of text, 800 of gaps, 512 of ids, and the rest; as tuples it was 12,000
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("chunk_gaps_s", ["0.1"]),
+        ("chunk_gaps_s", "0.1"),
+        ("chunk_gaps_s", [1e999]),
+        ("chunk_gaps_s", [[0.1]]),
+        ("token_ids", [2**31]),
+        ("token_ids", [0.5]),
+        ("token_ids", {"a": 1}),
+    ],
+)
+def test_numbers_that_no_list_of_a_request_holds_are_a_damaged_record(
+    field: str, value: object, recorded: tuple[StudyDir, Study, list[Trial]]
+) -> None:
+    path = recorded[0].trial_paths()[0]
+    lines = (path / "requests.jsonl").read_text(encoding="utf-8").splitlines()
+    lines[1] = json.dumps({**json.loads(lines[1]), field: value})
+    (path / "requests.jsonl").write_text("\n".join(lines))
+    with pytest.raises(BadInput, match=f"requests.jsonl line 2: {field}: "):
+        read_trial(path)
 
 
 def test_a_trial_without_its_last_file_was_interrupted(recorded: tuple[StudyDir, Study, list[Trial]]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from spectune.domain.measurement import LoadResult, RequestRecord
+from collections.abc import Sequence
+
+from spectune.domain.measurement import LoadResult, RequestRecord, packed_ids
 from spectune.engines.adapter import EngineAdapter
 from spectune.errors import TransportError
 from spectune.transport import HttpClient
@@ -16,11 +18,11 @@ async def tokenize_outputs(
     The text is tokenized again, which for the same text gives the same ids:
     enough to compare two outputs, and not proof of the ids that were generated.
     """
-    known: dict[str, tuple[int, ...] | None] = {}
+    known: dict[str, Sequence[int] | None] = {}
     records: list[RequestRecord] = []
     for record in result.requests:
         if record.ok and record.text not in known:
-            known[record.text] = await _tokenize(http, adapter, model, record.text)
+            known[record.text] = packed_ids(await _tokenize(http, adapter, model, record.text))
             if known[record.text] is None:
                 return result
         ids = known.get(record.text) if record.ok else None

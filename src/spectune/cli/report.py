@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from rich.console import Console
 
@@ -11,14 +12,17 @@ from spectune.api.results import open_study
 from spectune.cli.output import show_json
 from spectune.errors import BadInput
 from spectune.report.terminal import study_tables
+from spectune.report.write import write_reports
+from spectune.store.opening import open_study as open_directory
 
 
 def report_command(args: argparse.Namespace) -> int:
     if args.out == "":
         raise BadInput("--out: is empty; name a folder, or leave it out for the study's own")
     results = open_study(args.study_dir)
-    paths = results.write_report(args.out)
     summary = results.summary
+    out = None if args.out is None else Path(args.out)
+    paths = write_reports(open_directory(str(results.path)), out=out, summary=summary)
     if args.json:
         document = summary.model_dump(mode="json")
         show_json(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")

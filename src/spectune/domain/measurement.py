@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+import math
+from array import array
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainSerializer, PlainValidator
 
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.record import Record, SafeText
 from spectune.domain.workload import LoadPoint
+
+
+def _packed(kind: str, values: Any) -> Sequence[Any]:
+    """8 or 4 bytes a value, where a tuple of Python's numbers takes 32 and 36: most of a request's memory."""
+    if not isinstance(values, list | tuple | array):
+        raise ValueError("must be a list of numbers")
+    if not values:
+        return ()
+    try:
+        packed = array(kind, values)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"must be a list of numbers: {error}") from error
+    if kind == "d" and not all(map(math.isfinite, packed)):
+        raise ValueError("must be finite numbers")
+    return packed
+
+
+def _listed(values: Sequence[int] | None) -> list[int] | None:
+    return None if values is None else list(values)
+
+
+def packed_seconds(values: Any) -> Sequence[float]:
+    return _packed("d", values)
+
+
+def packed_ids(values: Any) -> Sequence[int] | None:
+    return None if values is None else _packed("i", values)
+
+
+Seconds = Annotated[Sequence[float], PlainValidator(packed_seconds), PlainSerializer(list)]
+TokenIds = Annotated[Sequence[int] | None, PlainValidator(packed_ids), PlainSerializer(_listed)]
 
 
 class RequestRecord(Record):
@@ -31,10 +65,10 @@ class RequestRecord(Record):
     output_tokens: int | None = None
     cached_tokens: int | None = None
     """Prompt tokens served from a prefix cache, where the engine says so."""
-    chunk_gaps_s: tuple[float, ...] = ()
+    chunk_gaps_s: Seconds = ()
     """Between consecutive chunks (the classical inter-token latency counts these)."""
     text: str = ""
-    token_ids: tuple[int, ...] | None = None
+    token_ids: TokenIds = None
     """The output text's token ids as the server's own tokenizer gives them."""
     finish_reason: str | None = None
     error: SafeText | None = None

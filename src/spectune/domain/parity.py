@@ -134,7 +134,7 @@ def _comparable(arm: Mapping[Key, RequestRecord], reference: Mapping[Key, Reques
 
 def _ids_differ(pair: _Pair) -> bool:
     ours, theirs = pair.arm.token_ids, pair.baseline.token_ids
-    return ours is not None and theirs is not None and ours != theirs
+    return ours is not None and theirs is not None and first_difference(ours, theirs) is not None
 
 
 def first_difference(ours: Sequence[object], theirs: Sequence[object]) -> int | None:

@@ -51,9 +51,11 @@ def load_of(trial: Trial, point: LoadPoint) -> LoadResult | None:
 
 def percentile(values: Sequence[float], q: float) -> float | None:
     """``q`` in 0..100, linear between ranks, as numpy's default; ``None`` for no values."""
-    if not values:
-        return None
-    ordered = sorted(values)
+    return ranked(sorted(values), q) if values else None
+
+
+def ranked(ordered: Sequence[float], q: float) -> float:
+    """The same of at least one value in order."""
     rank = (len(ordered) - 1) * q / 100
     below = math.floor(rank)
     above = min(below + 1, len(ordered) - 1)

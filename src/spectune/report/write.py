@@ -19,9 +19,14 @@ def summary_json(summary: StudySummary) -> str:
     return json.dumps(summary.model_dump(mode="json"), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def write_reports(study_dir: StudyDir, *, out: Path | None = None) -> list[Path]:
-    """``report.md``, ``report.html`` and ``report.json``, each whole or not at all; beside the study by default."""
-    summary = summarize(study_dir.read_study(), study_dir.read_trials())
+def write_reports(
+    study_dir: StudyDir, *, out: Path | None = None, summary: StudySummary | None = None
+) -> list[Path]:
+    """``report.md``, ``report.html`` and ``report.json``, each whole or not at all; beside the study by default.
+
+    ``summary``: of what is on disk, where the caller has it; the trials are not read again then.
+    """
+    summary = summary or summarize(study_dir.read_study(), study_dir.read_trials())
     folder = study_dir.path if out is None else out
     texts = {
         "report.md": render_markdown(summary),

@@ -170,20 +170,45 @@ def _count(digits: str) -> int:
     return int(digits)
 
 
-def _read_requests(path: Path) -> dict[int, list[dict[str, Any]]]:
-    """By load index; a torn last line (a kill while writing) is left out."""
-    by_load: dict[int, list[dict[str, Any]]] = {}
+class _Shared:
+    """What the requests of a file have in common is kept once: names, answers, which fields were given."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._fields: dict[frozenset[str], set[str]] = {}
+
+    def of(self, record: RequestRecord) -> RequestRecord:
+        values = record.__dict__
+        for name in ("prompt_id", "category", "text", "finish_reason"):
+            if (text := values[name]) is not None:
+                values[name] = self._texts.setdefault(text, text)
+        given = record.model_fields_set
+        object.__setattr__(
+            record, "__pydantic_fields_set__", self._fields.setdefault(frozenset(given), given)
+        )
+        return record
+
+
+def _read_requests(path: Path) -> dict[int, list[RequestRecord]]:
+    """By load index, each made a record at once; a torn last line (a kill while writing) is left out."""
+    by_load: dict[int, list[RequestRecord]] = {}
+    shared = _Shared()
     if not path.exists():
         return by_load
     with io.TextIOWrapper(open_file(path), encoding="utf-8", errors="replace") as file:
-        for line in file:
+        for number, line in enumerate(file, 1):
             try:
                 record = _loads(line)
             except (ValueError, RecursionError):
                 continue
             if not isinstance(record, dict) or "load" not in record:
                 continue
-            by_load.setdefault(record.pop("load"), []).append(record)
+            try:
+                by_load.setdefault(record.pop("load"), []).append(
+                    shared.of(RequestRecord.model_validate(record))
+                )
+            except ValidationError as error:
+                raise ValueError(f"{path.name} line {number}: {_first_line(error)}") from error
     return by_load
 
 
