@@ -5,8 +5,7 @@
 Defaults are the noise of the demo's machine: launches of one arm differ by 11 %,
 a prompt's measurement by 12 % (standard deviations of log speed). Every study
 is baseline, arm, baseline, arm, ..., baseline. It reports how often equal arms
-are called FASTER or SLOWER, how often the interval holds the truth, and how
-often a 5 % difference is found with the number of launches that planning asks for, in a fifth as many studies.
+are called FASTER or SLOWER, and how often the interval holds the truth.
 ``ended_early``: the same of arms whose first launch of 48 prompts was asked no more
 once a search would have had enough.
 """
@@ -22,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spectune.domain.planning import Noise, sample_size
 from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
 from spectune.domain.statistics_multiple import simultaneous
 from spectune.domain.statistics_sequential import WorthStopping
@@ -137,26 +135,6 @@ def _until_enough(arm: SpeedSample, before: Mapping[str, float], rule: WorthStop
     return SpeedSample(arm.arm_id, arm.order, kept)
 
 
-def power(machine: Machine, *, ratio: float, studies: int, prompts: int, seed: int = 2) -> dict[str, Any]:
-    """How often a true ``ratio`` is found with the launches that ``sample_size`` promises suffice."""
-    noise = Noise(machine.launch, machine.prompt * math.sqrt(2), launch_degrees=0)
-    plan = sample_size(noise, ratio=ratio, prompts_per_launch=prompts, max_launches=100_000)
-    rng = random.Random(seed)
-    found = 0
-    for _ in range(studies):
-        result = draw_study(rng, machine, speedups=[ratio], launches=plan.launches, prompts=prompts)
-        found += result["arm0"].verdict == "FASTER"
-    return {
-        "ratio": ratio,
-        "launches": plan.launches,
-        "prompts": prompts,
-        "promised": 0.8,
-        "found": found / studies,
-        "found_interval": share_interval(found, studies),
-        "studies": studies,
-    }
-
-
 def share_interval(hits: int, tries: int) -> tuple[float, float]:
     """At 95 % (Wilson 1927)."""
     z = 1.959964
@@ -184,7 +162,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         "studies": args.studies,
         **error_rates(machine, studies=args.studies, launches=args.launches, prompts=args.prompts),
         "ended_early": early_rates(machine, studies=args.studies, launches=args.launches),
-        "power": power(machine, ratio=1.05, studies=max(50, args.studies // 5), prompts=args.prompts),
     }
     if args.json:
         print(json.dumps(found, indent=1))

@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-KNOWN_DEGREES = 1000.0
 FEW_DEGREES = 1.5
 """Below these, launch noise may look like nothing by luck, and Satterthwaite's degrees trust it too much."""
 
@@ -99,14 +98,14 @@ def launch_noise(baselines: Sequence[SpeedSample]) -> tuple[float, float] | None
         own = [b for b in baselines if b.place == place]
         found = [step for pair in itertools.pairwise(own) if (step := _step(*pair)) is not None]
         steps += found
-        degrees += degrees_of_steps(len(found)) if found else 0.0
+        degrees += _degrees_of_steps(len(found)) if found else 0.0
     if not steps:
         return None
     variance = math.fsum(square - noise for square, noise in steps) / len(steps) / 2
     return max(0.0, variance), degrees
 
 
-def degrees_of_steps(count: int) -> float:
+def _degrees_of_steps(count: int) -> float:
     """Steps share their ends, so n of them are worth fewer degrees (von Neumann 1941): n^2 / (1.5 n - 0.5)."""
     return count**2 / (1.5 * count - 0.5)
 

@@ -47,7 +47,7 @@ def explain_study(
         machine_ceiling_tok_per_s=machine_ceiling_tok_per_s,
         first_concurrency=study.workload.loads[0].concurrency,
         margin=study.margin,
-        detectable_frac=None if noise is None else noise.detectable_frac,
+        detectable_frac=None if noise is None or noise.launch_frac is None else noise.detectable_frac,
         assumptions=(_PAIRED,),
     )
 

@@ -1,50 +1,84 @@
-"""The noise floor: what two launches of one and the same arm differ by, and what that lets a study tell."""
+"""Noise: what a study's paired speedups can tell apart, and what two equal launches differ by before there are any."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
-from spectune.domain.planning import Noise, describe_noise, detectable_ratio, noise_floor
+from spectune.domain.planning import detectable_ratio
+from spectune.domain.statistics import Comparison
+from spectune.domain.statistics_mixed import ASSUMED_LAUNCH_LOG_SD
+from spectune.domain.statistics_multiple import simultaneous_level
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
-from spectune.report.arms import comparable_trials
+from spectune.report.arms import PointView, comparable_trials
 from spectune.report.pooling import load_of, speed_by_prompt
 from spectune.report.records import NoiseSummary
+from spectune.report.words import count, percent
+
+_LARGEST_STATED = 2.0
+"""A study that tells only larger factors apart tells nothing that a percentage could say."""
 
 
-def noise_of(study: Study, trials: Sequence[Trial]) -> Noise | None:
-    """From every arm that was launched twice or more (on one node), at the first load point; ``None`` without one.
-
-    Two launches that several arms shared tell of their difference once.
-    """
-    point = study.workload.loads[0]
-    by_arm: dict[tuple[str, str], list[tuple[int, dict[str, float]]]] = {}
-    for trial in comparable_trials(study, trials):
-        load = load_of(trial, point)
-        if load is not None:
-            own = by_arm.setdefault((trial.arm_id, trial.place), [])
-            own.append((trial.launch_number, speed_by_prompt([load])))
-    pairs: dict[tuple[int, int], dict[str, float]] = {}
-    for launches in by_arm.values():
-        for (first, a), (second, b) in pairwise(launches):
-            pairs.setdefault((first, second), {p: math.log(b[p] / a[p]) for p in a if p in b})
-    return noise_floor(list(pairs.values()))
+def equal_launch_logs(study: Study, trials: Sequence[Trial]) -> list[float]:
+    """By what each prompt's log speed differs between the baseline's last two launches, at the first load point."""
+    speeds = [
+        speed_by_prompt([load])
+        for trial in comparable_trials(study, trials)
+        if trial.arm_id == study.baseline.arm_id
+        and (load := load_of(trial, study.workload.loads[0])) is not None
+    ]
+    if len(speeds) < 2:
+        return []
+    before, after = speeds[-2:]
+    return [math.log(after[p] / before[p]) for p in before if p in after]
 
 
-def summarize_noise(study: Study, trials: Sequence[Trial]) -> NoiseSummary | None:
-    """What differences the study's repetitions and prompts can find, at its level, with a chance of 80 %."""
-    noise = noise_of(study, trials)
-    prompts = len(study.workload.prompts)
-    if noise is None or prompts < 2:
-        return None
-    launches = max(1, study.repetitions)
-    return NoiseSummary(
-        launch_frac=noise.launch,
-        prompt_frac=noise.prompt,
-        detectable_frac=detectable_ratio(noise, launches=launches, prompts=prompts, level=study.level) - 1,
-        num_launches=launches,
-        num_prompts=prompts,
-        sentence=describe_noise(noise, launches=launches, prompts=prompts, level=study.level),
+def typical_frac(logs: Sequence[float]) -> float:
+    """Of one prompt between two equal launches."""
+    return math.expm1(math.sqrt(math.fsum(log * log for log in logs) / len(logs)))
+
+
+def describe_equal_launches(study: Study, trials: Sequence[Trial]) -> str:
+    """One sentence for the start of a study; what it can tell apart is known once an arm is measured."""
+    logs = equal_launch_logs(study, trials)
+    if not logs:
+        return "noise floor unknown"
+    mean = math.expm1(abs(math.fsum(logs)) / len(logs))
+    return (
+        f"two equal launches of plain decoding differ by {percent(mean)} over all prompts, "
+        f"one prompt typically by {percent(typical_frac(logs))}"
     )
+
+
+def summarize_noise(study: Study, view: PointView | None) -> NoiseSummary | None:
+    """What the typical arm's speedup could show, at the study's level, with a chance of 80 %; ``None`` without one."""
+    compared = [] if view is None else list(view.by_arm.values())
+    level = simultaneous_level(study.level, len(compared))
+    known = [(r, c) for c in compared if (r := detectable_ratio(c, level=level)) is not None]
+    if not known:
+        return None
+    ratio, typical = sorted(known, key=lambda pair: pair[0])[len(known) // 2]
+    return NoiseSummary(
+        launch_frac=typical.trial_noise_frac,
+        detectable_frac=ratio - 1,
+        num_launches=typical.num_trials,
+        num_prompts=typical.num_prompts,
+        sentence=_sentence(ratio, typical),
+    )
+
+
+def _sentence(ratio: float, typical: Comparison) -> str:
+    measured = f"{count(typical.num_prompts, 'prompt')} and {count(typical.num_trials, 'launch')} per arm"
+    noise = typical.trial_noise_frac
+    launches = (
+        f"launches are taken to differ by {percent(ASSUMED_LAUNCH_LOG_SD)}, since no arm was launched twice"
+        if noise is None
+        else f"launches alone differ by {percent(noise)}"
+    )
+    if ratio >= _LARGEST_STATED:
+        return (
+            f"this study has too much noise to tell a speedup from none with {measured} ({launches}): "
+            "more launches or a quieter machine would"
+        )
+    return f"this study can tell {percent(ratio - 1)} apart with {measured} ({launches})"

@@ -225,15 +225,13 @@ class TrialTime(Record):
 
 
 class NoiseSummary(Record):
-    """What this machine's noise lets the study tell apart, at its level, with a chance of 80 %."""
+    """What the speedup of the typical arm could show, from its paired effects, at the study's level and 80 % chance."""
 
-    launch_frac: float
-    """Standard deviation of one launch's log speed."""
-    prompt_frac: float
-    """Of one prompt's log ratio between two launches of the same arm."""
+    launch_frac: float | None
+    """Standard deviation of one launch's log speed; ``None``: no arm was launched twice, and it is assumed."""
     detectable_frac: float
     num_launches: int
-    """Of each arm, for which ``detectable_frac`` holds."""
+    """Of that arm, for which ``detectable_frac`` holds."""
     num_prompts: int
     sentence: str
 

@@ -33,7 +33,7 @@ def summarize(
     simulated = any(t.simulated for t in trials)
     launches = tuple(_summarize_trial(study, t, views[0] if views else None) for t in trials)
     best_arm_id = best.arm_id if best else None
-    noise = summarize_noise(study, trials)
+    noise = summarize_noise(study, views[0] if views else None)
     return StudySummary(
         headline=headline(study, arms, num_remaining=facts.num_remaining_trials, simulated=simulated),
         simulated=simulated,

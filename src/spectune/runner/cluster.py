@@ -20,7 +20,7 @@ from spectune.domain.study import PlannedTrial
 from spectune.domain.trial import Trial
 from spectune.errors import EnvironmentFailed, NodeLost, TeardownUnproven
 from spectune.hosts.ray_cluster import Cluster, Node, Worker
-from spectune.report.noise import summarize_noise
+from spectune.report.noise import describe_equal_launches
 from spectune.report.pooling import speed_by_prompt
 from spectune.runner.cluster_nodes import NodePool
 from spectune.runner.cluster_schedule import ClusterSchedule
@@ -362,8 +362,7 @@ class _ClusterRun:
         baseline = work.study.baseline.arm_id
         own = [t for t in work.trials if t.arm_id == baseline and t.place == place]
         if place == work.noise_place and trial.arm_id == baseline and len(own) == 2:
-            noise = summarize_noise(work.study, work.trials)
-            self._watcher.on_message("noise floor unknown" if noise is None else noise.sentence)
+            self._watcher.on_message(describe_equal_launches(work.study, own))
 
     def _give_up(self, unfit: Unfit) -> None:
         """The nodes cannot be trusted with more; the others go on."""

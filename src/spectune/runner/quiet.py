@@ -15,8 +15,7 @@ from spectune.domain.trial import Trial
 from spectune.errors import Interrupted
 from spectune.hosts.facts import HostFacts
 from spectune.hosts.host import Host
-from spectune.report.arms import comparable_trials
-from spectune.report.pooling import load_of, speed_by_prompt
+from spectune.report.noise import equal_launch_logs, typical_frac
 from spectune.report.words import listing, one_line, percent
 
 BUSY_SHARE = 0.1
@@ -76,16 +75,7 @@ def equal_launches_differ(study: Study, trials: Sequence[Trial]) -> str | None:
     They do if their speeds differ by more than the study's margin beyond what their prompts explain, so that equal
     launches would be called different, or if one prompt's speed typically differs by ten margins.
     """
-    speeds = [
-        speed_by_prompt([load])
-        for trial in comparable_trials(study, trials)
-        if trial.arm_id == study.baseline.arm_id
-        and (load := load_of(trial, study.workload.loads[0])) is not None
-    ]
-    if len(speeds) < 2:
-        return None
-    before, after = speeds[-2:]
-    logs = [math.log(after[p] / before[p]) for p in before if p in after]
+    logs = equal_launch_logs(study, trials)
     if len(logs) < 3:
         return None
     mean, var = mean_var(logs)
@@ -93,7 +83,7 @@ def equal_launches_differ(study: Study, trials: Sequence[Trial]) -> str | None:
     error = math.sqrt(var / len(logs)) * t_quantile((1 + study.level) / 2, len(logs) - 1)
     if abs(mean) - error > math.log1p(study.margin):
         return f"two equal launches of the baseline differ by {percent(math.expm1(abs(mean)))}"
-    typical = math.expm1(math.sqrt(math.fsum(log * log for log in logs) / len(logs)))
+    typical = typical_frac(logs)
     if typical > max(TYPICAL_FRAC, TYPICAL_MARGINS * study.margin):
         return f"the same prompt typically differs by {percent(typical)} between two equal launches of the baseline"
     return None

@@ -22,7 +22,7 @@ from spectune.engines.registry import adapter_for
 from spectune.errors import EnvironmentFailed, Interrupted
 from spectune.hosts.choose import LOCAL
 from spectune.hosts.host import Host
-from spectune.report.noise import summarize_noise
+from spectune.report.noise import describe_equal_launches
 from spectune.report.pooling import speed_by_prompt
 from spectune.report.write import write_reports
 from spectune.runner.abort import Aborted, unless_aborted
@@ -185,8 +185,7 @@ class _HostRun:
         if told := await schedule.directory.settle():
             watcher.on_message(told)
         if schedule.ends_noise_floor(planned):
-            noise = summarize_noise(schedule.study, schedule.trials)
-            watcher.on_message("noise floor unknown" if noise is None else noise.sentence)
+            watcher.on_message(describe_equal_launches(schedule.study, schedule.trials))
             if self._noise_watch is not None:
                 again, mark = await self._noise_watch.after_equal_launches(schedule.study, schedule.trials)
                 schedule.mark_noise(again=again, mark=mark)
