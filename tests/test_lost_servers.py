@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spectune.errors import EnvironmentFailed
 from spectune.hosts import supervisor
+from spectune.hosts.facts import read_server_status
 from spectune.hosts.host import Host, ServerSpec
 from spectune.hosts.local import local_host
 from spectune.hosts.supervised import SupervisedServer
@@ -181,24 +181,57 @@ def test_a_record_that_names_somebody_else_ends_nobody(tmp_path: Path) -> None:
     try:
 
         async def scenario(host: Host, servers: Path) -> None:
-            server, _ = await family(host, tmp_path)
+            server, pids = await family(host, tmp_path)
             folder = servers / server.server_id
             found = supervisor.read_process(other.pid)
             assert found is not None
-            text = (folder / supervisor.STATUS).read_text(encoding="utf-8")
             status = supervisor.read_record(str(folder))
             status.update(supervisor=list(found.key), keeper=list(found.key))
             without_socket(server, folder)
             (folder / supervisor.STATUS).write_text(json.dumps(status), encoding="utf-8")
             (row,) = await host.servers()
-            with pytest.raises(EnvironmentFailed, match=f"pid {other.pid} does not look like the supervisor"):
-                await end_server(host, row)
+            proof = await end_server(host, row)
             assert other.poll() is None
-            (folder / supervisor.STATUS).write_text(text, encoding="utf-8")
-            (row,) = await host.servers()
-            await end_server(host, row)
+            assert proof is not None
+            assert not any(alive(pid) for pid in pids)
 
         on_a_host(tmp_path, scenario)
     finally:
         other.kill()
         other.wait()
+
+
+@pytest.mark.parametrize(
+    "field", ["keeper", "ports", "existed_sysv", "ended", "proof", "label", "supervisor"]
+)
+@pytest.mark.parametrize("odd", ["x", -1, [[1]], {"a": 1}, True, None])
+def test_a_record_with_an_odd_value_is_listed_and_forgotten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, odd: object
+) -> None:
+    """Of a server that has ended: nothing is alive, so that whatever cannot be read may go."""
+    record: dict[str, object] = {
+        "boot_id": supervisor.boot_id(),
+        "marker": "e" * 32,
+        "state": "ended",
+        "log_path": "/nowhere/server.log",
+        "supervisor": [0, 0],
+        "keeper": None,
+        "leader": [0, 0],
+        "known": [],
+        "since": 1,
+        "started_at": 1.0,
+        "ports": [],
+        "existed_sysv": [],
+        "label": None,
+        "ended": None,
+        "proof": None,
+    }
+    folder = tmp_path / "e"
+    folder.mkdir()
+    (folder / supervisor.STATUS).write_text(json.dumps({**record, field: odd}), encoding="utf-8")
+    assert supervisor.list_servers(str(tmp_path)) == 0
+    for row in json.loads(capsys.readouterr().out)["servers"]:
+        assert read_server_status(row).state == "ended"
+    assert supervisor.sweep(str(folder)) == 0
+    assert supervisor.forget(str(folder)) == 0
+    assert not folder.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -172,5 +173,21 @@ def test_a_supervisor_with_few_descriptors_watches_more_processes_than_it_has(
             proof = await server.stop(grace_s=5)
             assert proof.no_child_left is True
             assert not any(psutil.pid_exists(pid) for pid in workers)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another process's limits are set on Linux")
+def test_a_supervisor_that_can_write_no_file_goes_on(tmp_path: Path) -> None:
+    """As on a full disk: neither its record nor its own log takes a byte."""
+
+    async def scenario() -> None:
+        async with local_host(tmp_path) as host:
+            server = await started(host, tmp_path)
+            resource.prlimit(server.supervisor_pid, resource.RLIMIT_FSIZE, (0, 0))
+            async with asyncio.timeout(60):
+                await server.mark_ready()
+                assert (await server.vitals()).num_processes == 1
+                assert (await server.stop(grace_s=5)).no_child_left is True
 
     asyncio.run(scenario())

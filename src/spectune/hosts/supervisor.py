@@ -43,7 +43,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
 VERSION = 1
@@ -56,6 +56,7 @@ LOG = "server.log"
 
 IS_LINUX = sys.platform.startswith("linux")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _SCAN_STARTING_S = 0.5
 _SCAN_READY_S = 2.0
 _STOP_TICK_S = 0.02
@@ -137,7 +138,7 @@ def read_process(pid: int) -> Process | None:
         state=state,
         start=int(fields[19]),
         cpu_s=ticks / _TICKS_PER_S,
-        rss_bytes=int(fields[21]) * 4096,
+        rss_bytes=int(fields[21]) * _PAGE_BYTES,
         exit_status=int(fields[49]) if has_ended and len(fields) > 49 else None,
         num_threads=num_threads,
     )
@@ -322,6 +323,33 @@ def signal_process(process: Process, number: int) -> None:
     if now is not None and now.key == process.key:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, number)
+
+
+def terminate(processes: Iterable[Process]) -> None:
+    """Asks them to end, the suspended ones too."""
+    for process in processes:
+        signal_process(process, signal.SIGTERM)
+        signal_process(process, signal.SIGCONT)
+
+
+def end_all(
+    find: Callable[[], list[Process]], killed: dict[int, str], *, term_s: float
+) -> Generator[float, None, list[Process]]:
+    """TERM to what ``find`` finds, and after ``term_s`` KILL; yields the seconds to wait, returns what is left.
+
+    What had to be killed is in ``killed`` then, with its command.
+    """
+    remaining = find()
+    terminate(remaining)
+    began = time.monotonic()
+    while remaining and time.monotonic() < began + term_s + _KILL_WAIT_S:
+        if time.monotonic() >= began + term_s:
+            for process in remaining:
+                killed.setdefault(process.pid, command_of(process.pid))
+                signal_process(process, signal.SIGKILL)
+        yield _STOP_TICK_S
+        remaining = find()
+    return remaining
 
 
 def boot_id() -> str:
@@ -604,6 +632,7 @@ class Supervisor:
         self.waiting_for_stop: list[tuple[socket.socket, Any]] = []
         self.pidfds: dict[tuple[int, int], int] = {}
         self.stopping: Iterator[float] | None = None
+        self.killed: dict[int, str] = {}
         self.next_tick = 0.0
         self.next_scan = 0.0
         self.next_look = 0.0
@@ -693,12 +722,15 @@ class Supervisor:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - whatever it is, the server must not be left alone
-            words = f"{type(error).__name__}: {error}"
-            if words != self._said:
-                sys.stderr.write(f"{words}; trying again\n")
-                sys.stderr.flush()
-            self._said = words
+            self.say(f"{type(error).__name__}: {error}; trying again")
             time.sleep(_AGAIN_S)
+
+    def say(self, words: str) -> None:
+        """Puts news into our own log, where that can be written; the same words once."""
+        if words != self._said:
+            self._said = words
+            with contextlib.suppress(OSError):
+                os.write(2, f"{words}\n".encode(errors="replace"))
 
     def _sleep_s(self) -> float:
         now = time.monotonic()
@@ -857,7 +889,7 @@ class Supervisor:
             self.ended = {"code": None, "reason": reason or "stopped", "heard": False}
             if reason is not None:
                 self.tell({"event": "ended", **self.ended})
-        self.look_at_segments()
+        self.guarded(self.look_at_segments)  # what fails here must not keep the stop from beginning
         self.stopping = self._stop(grace_s)
         self.next_tick = 0.0
         self.write_status()
@@ -866,9 +898,6 @@ class Supervisor:
         assert self.stopping is not None
         try:
             self.next_tick = now + next(self.stopping)
-        except OSError:  # a generator that raised is over: the stop begins again
-            self.stopping, self.next_tick = self._stop(0.0), now + _AGAIN_S
-            raise
         except StopIteration:
             self.stopping = None
             self.state = "ended"
@@ -879,38 +908,25 @@ class Supervisor:
                 assert self.ended is not None
                 self.ended["heard"] = True
             self.waiting_for_stop.clear()
+        except Exception:  # a generator that raised is over: the stop begins again
+            self.stopping, self.next_tick = self._stop(0.0), now + _AGAIN_S
+            raise
 
     def _stop(self, grace_s: float) -> Iterator[float]:
         """TERM to the leader, then to all, then KILL; yields the seconds to wait before it goes on."""
         began = time.monotonic()
-        killed: dict[int, str] = {}
         leader = read_process(self.leader[0])
         if leader is not None and leader.key == self.leader and leader.is_alive:
-            self._terminate([leader])
+            terminate([leader])
             while time.monotonic() < began + grace_s and self.leader[0] not in self.exits:
                 yield _STOP_TICK_S
-        remaining = self.members()
-        if remaining:
-            self._terminate(remaining)
-            deadline = time.monotonic() + min(_TERM_ALL_S, grace_s)
-            while time.monotonic() < deadline and self.members():
-                yield _STOP_TICK_S
-        deadline = time.monotonic() + _KILL_WAIT_S
-        remaining = self.members()
-        while remaining and time.monotonic() < deadline:
-            for process in remaining:
-                killed.setdefault(process.pid, command_of(process.pid))
-                signal_process(process, signal.SIGKILL)
-            yield _STOP_TICK_S
-            self.reap()
-            remaining = self.members()
+        remaining = yield from end_all(self.members, self.killed, term_s=min(_TERM_ALL_S, grace_s))
         deadline = time.monotonic() + _REAP_WAIT_S
         while not remaining and has_no_child() is False and time.monotonic() < deadline:
             yield _STOP_TICK_S
-            self.reap()
         self.proof = prove(
             remaining,
-            killed=killed,
+            killed=self.killed,
             ports=self.ports,
             strict_ports=bool(self.spec.get("strict_ports")),
             segments=self.segments,
@@ -919,11 +935,6 @@ class Supervisor:
             took_s=time.monotonic() - began,
         )
         self.proof["no_child_left"] = has_no_child()
-
-    def _terminate(self, processes: list[Process]) -> None:
-        for process in processes:
-            signal_process(process, signal.SIGTERM)
-            signal_process(process, signal.SIGCONT)
 
     # talking
 
@@ -964,7 +975,7 @@ class Supervisor:
             write_atomically(STATUS, text)
             self._written = text
         except OSError as error:
-            sys.stderr.write(f"cannot write the status: {error}\n")
+            self.say(f"cannot write the status: {error}")
 
     def answer(self, client: socket.socket, request: dict[str, Any]) -> None:
         self.renew()
@@ -1702,9 +1713,16 @@ def read_record(folder: str) -> dict[str, Any]:
         raise ValueError("not a file")
     try:
         status = json.loads(read_text(path))
-        for name in ("supervisor", "leader"):
-            pid, start = status[name]
+        for name in ("supervisor", "leader", "keeper"):
+            pid, start = status.get(name) or (0, 0)
             status[name] = [int(pid), int(start)]
+        for name in ("ports", "existed_sysv"):
+            status[name] = [int(each) for each in status[name]]
+        for name in ("label", "ended", "proof"):
+            status[name] = None if status[name] is None else dict(status[name])
+        if status["ended"] is not None:
+            status["ended"] = {**status["ended"], "reason": str(status["ended"]["reason"])}
+            status["ended"].setdefault("code", None)
         status["known"] = [[int(pid), int(start), str(command)] for pid, start, command in status["known"]]
         status["since"] = int(status["since"])
         status["started_at"] = float(status["started_at"])
@@ -1715,12 +1733,15 @@ def read_record(folder: str) -> dict[str, Any]:
     return dict(status)
 
 
-def record_of(folder: str, trace: Trace | None = None) -> dict[str, Any] | None:
-    """What is known of a server: its record, or, if that is gone or garbled, what its living processes tell."""
+def record_of(folder: str, alive: dict[str, Trace] | None = None) -> dict[str, Any] | None:
+    """What is known of a server: its record, or, if that is gone or garbled, what its living processes tell.
+
+    ``alive``: what ``traces`` said, if it was asked before.
+    """
     with contextlib.suppress(OSError, ValueError):
         return read_record(folder)
     folder = os.path.realpath(folder)
-    trace = trace or traces(os.path.dirname(folder)).get(folder)
+    trace = (traces(os.path.dirname(folder)) if alive is None else alive).get(folder)
     return None if trace is None else _record_from(folder, trace)
 
 
@@ -1738,7 +1759,7 @@ def _record_from(folder: str, trace: Trace) -> dict[str, Any]:
         "state": "running",
         "lost": True,
         "supervisor": [0, 0] if watcher is None else list(watcher.key),
-        "keeper": None if keeper is None else list(keeper.key),
+        "keeper": [0, 0] if keeper is None else list(keeper.key),
         "leader": list(processes[0].key) if processes else [0, 0],
         "boot_id": boot_id(),
         "marker": trace.marker or str(spec.get("marker", "")),
@@ -1757,50 +1778,43 @@ def _record_from(folder: str, trace: Trace) -> dict[str, Any]:
     }
 
 
-def process_called(key: Any) -> Process | None:
-    """The living process with this pid and start time, if there still is one."""
-    process = read_process(int(key[0])) if key else None
-    return process if process is not None and process.is_alive and process.start == key[1] else None
+def watcher_of(status: dict[str, Any], role: str) -> Process | None:
+    """The supervisor or the keeper of a record, if it still runs: by pid, start time, and what it calls itself."""
+    pid, start = status["supervisor" if role == _WATCHER else "keeper"]
+    process = read_process(pid) if status["boot_id"] == boot_id() else None
+    if process is None or not process.is_alive or process.start != start:
+        return None
+    return process if not IS_LINUX or role_of(pid) == role else None
 
 
 def is_supervised(status: dict[str, Any]) -> bool:
     """Whether the supervisor that wrote this status still runs."""
-    return status.get("boot_id") == boot_id() and process_called(status["supervisor"]) is not None
+    return watcher_of(status, _WATCHER) is not None
 
 
 def can_be_asked(folder: str, status: dict[str, Any]) -> bool:
     """Whether its supervisor can answer: it is not suspended, and its socket is there."""
-    supervisor = process_called(status["supervisor"])
+    supervisor = watcher_of(status, _WATCHER)
     has_socket = os.path.exists(os.path.join(folder, SOCKET))
     return supervisor is not None and supervisor.state not in "Tt" and has_socket
 
 
-def keeper_of(status: dict[str, Any]) -> Process | None:
-    """The one that waits for what its supervisor left; known by pid and start time, and by what it calls itself."""
-    keeper = process_called(status.get("keeper"))
-    return keeper if keeper is not None and role_of(keeper.pid) == _KEEPER else None
-
-
 def orphans(status: dict[str, Any]) -> list[Process]:
     """What a dead supervisor left: below its keeper, by marker, or by pid and start time."""
-    if status.get("boot_id") != boot_id():
+    if status["boot_id"] != boot_id():
         return []
-    keeper = keeper_of(status)
-    known = [(int(pid), int(start)) for pid, start, _ in status.get("known", ())]
+    keeper = watcher_of(status, _KEEPER)
+    known = [(pid, start) for pid, start, _ in status["known"]]
     root = None if keeper is None else keeper.pid
-    found = members(str(status["marker"]), known, since=int(status["since"]), root=root)
+    found = members(status["marker"], known, since=status["since"], root=root)
     return [process for process in found if list(process.key) != status["supervisor"]]
 
 
 def retire(status: dict[str, Any]) -> str | None:
     """Ends a supervisor that cannot be asked, after its server if it can still do that; the reason if it cannot be."""
-    supervisor = process_called(status["supervisor"])
+    supervisor = watcher_of(status, _WATCHER)
     if supervisor is None:
         return None
-    if IS_LINUX and role_of(supervisor.pid) != _WATCHER:
-        return (
-            f"pid {supervisor.pid} does not look like the supervisor that its record names: stop it yourself"
-        )
     try:
         os.kill(supervisor.pid, signal.SIGCONT)
     except PermissionError:
@@ -1809,7 +1823,7 @@ def retire(status: dict[str, Any]) -> str | None:
         return None
     signal_process(supervisor, signal.SIGTERM)
     deadline = time.monotonic() + _RETIRE_S
-    while process_called(status["supervisor"]) is not None and time.monotonic() < deadline:
+    while watcher_of(status, _WATCHER) is not None and time.monotonic() < deadline:
         time.sleep(_STOP_TICK_S)
     signal_process(supervisor, signal.SIGKILL)
     return None
@@ -1825,7 +1839,7 @@ def sweep(folder: str) -> int:
             else f"{folder}: no record of a server that can be read, and no process of it is alive",
             errno.ENOENT,
         )
-    keeper = keeper_of(status)
+    keeper = watcher_of(status, _KEEPER)
     if keeper is not None:
         signal_process(keeper, signal.SIGCONT)
     if is_supervised(status) and status["state"] != "ended":
@@ -1841,54 +1855,34 @@ def sweep(folder: str) -> int:
                 return 0
     began = time.monotonic()
     killed: dict[int, str] = {}
-    remaining = orphans(status)
-    known = [(int(pid), int(start)) for pid, start, _ in status.get("known", ())]
     segments = segments_recorded(status)
-    creators = {pid for pid, _ in known} | {process.pid for process in remaining}
+    creators = {pid for pid, _, _ in status["known"]} | {process.pid for process in orphans(status)}
     segments.look(lambda: orphans(status), creators)
-    for process in remaining:
-        signal_process(process, signal.SIGTERM)
-        signal_process(process, signal.SIGCONT)
-    deadline = began + _KILL_WAIT_S
-    while remaining and time.monotonic() < deadline:
-        time.sleep(_STOP_TICK_S)
-        remaining = orphans(status)
-        if time.monotonic() > began + _TERM_ALL_S:
-            for process in remaining:
-                killed.setdefault(process.pid, command_of(process.pid))
-                signal_process(process, signal.SIGKILL)
+    for pause_s in end_all(lambda: orphans(status), killed, term_s=_TERM_ALL_S):
+        time.sleep(pause_s)
+    remaining = orphans(status)
     proof = prove(
         remaining,
         killed=killed,
-        ports=list(status.get("ports", ())),
+        ports=status["ports"],
         strict_ports=bool(status.get("strict_ports")),
         segments=segments,
         creators=creators,
-        existed_sysv=set(status.get("existed_sysv", ())),
+        existed_sysv=set(status["existed_sysv"]),
         took_s=time.monotonic() - began,
     )
     if keeper is not None and not remaining:
-        proof["no_child_left"] = _has_gone(keeper, within_s=_REAP_WAIT_S) or None
+        deadline = time.monotonic() + _REAP_WAIT_S
+        while watcher_of(status, _KEEPER) is not None and time.monotonic() < deadline:
+            time.sleep(_STOP_TICK_S)
+        # It ends when the kernel knows no child of it.
+        proof["no_child_left"] = True if watcher_of(status, _KEEPER) is None else None
     status.update(state="ended", proof=proof)
-    status["ended"] = status.get("ended") or {
-        "code": None,
-        "reason": "its supervisor was killed",
-        "heard": True,
-    }
+    status["ended"] = status["ended"] or {"code": None, "reason": "its supervisor was killed", "heard": True}
     with contextlib.suppress(OSError):
         write_atomically(os.path.join(folder, STATUS), json.dumps(status))
     sys.stdout.write(json.dumps(status))
     return 0
-
-
-def _has_gone(keeper: Process, *, within_s: float) -> bool:
-    """Whether a keeper has ended, as it does when the kernel knows no child of it."""
-    deadline = time.monotonic() + within_s
-    while process_called(keeper.key) is not None:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_STOP_TICK_S)
-    return True
 
 
 def list_servers(base: str) -> int:
@@ -1902,7 +1896,7 @@ def list_servers(base: str) -> int:
     alive = traces(base)
     for name in sorted(names | {os.path.basename(folder) for folder in alive}):
         folder = os.path.join(base, name)
-        status = record_of(folder, alive.get(folder)) if folder in alive or name in names else None
+        status = record_of(folder, alive)
         if status is not None:
             supervised = is_supervised(status)
             left = [] if supervised else [process.pid for process in orphans(status)]
@@ -1914,18 +1908,14 @@ def list_servers(base: str) -> int:
 
 def forget(folder: str) -> int:
     """Removes the record of a server that has ended. Its log stays."""
-    try:
-        status = record_of(folder)
-        if status is None:
-            pass
-        elif is_supervised(status):
-            if status["state"] != "ended":
-                return refuse(f"{folder}: its server has not ended", errno.EBUSY)
-            os.kill(int(status["supervisor"][0]), signal.SIGTERM)  # it only waits to be heard
-        elif orphans(status):
-            return refuse(f"{folder}: processes of its server are left", errno.EBUSY)
-    except (OSError, ValueError, KeyError):
-        pass
+    status = record_of(folder)
+    watcher = None if status is None else watcher_of(status, _WATCHER)
+    if status is not None and watcher is None and orphans(status):
+        return refuse(f"{folder}: processes of its server are left", errno.EBUSY)
+    if status is not None and watcher is not None:
+        if status["state"] != "ended":
+            return refuse(f"{folder}: its server has not ended", errno.EBUSY)
+        signal_process(watcher, signal.SIGTERM)  # it only waits to be heard
     for name in (STATUS, SOCKET, "spec.json", "supervisor.log"):
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(folder, name))
