@@ -82,7 +82,7 @@ def _workload(args: argparse.Namespace) -> Workload:
         raise BadInput(f"--temperature: must be a number of at least 0, got {args.temperature}")
     if not 0 < args.request_timeout < 1e6:
         raise BadInput(f"--request-timeout: must be above 0, got {args.request_timeout}")
-    most = max((load.concurrency or 1 for load in loads), default=1)
+    most = max((load.streams for load in loads), default=1)
     if args.num_requests is not None and args.num_requests < most:
         raise BadInput(f"--num-requests: {too_few_requests(args.num_requests, most)}")
     return Workload(

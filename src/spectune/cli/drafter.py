@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from spectune.cli.ending import cleaning_up
 from spectune.cli.output import say, show, show_json
+from spectune.domain.acceptance import AcceptanceCounts
 from spectune.drafter.extra import needed
 from spectune.drafter.out_folder import check_out
 from spectune.errors import BadInput, Interrupted
@@ -285,8 +286,12 @@ def _print_evaluation(result: Evaluation) -> None:
     console.print(table)
     last = result.chains[-1]
     for title, parts in (("category", last.by_category), ("tokens known", last.by_context)):
-        figures = ", ".join(f"{name} {counts.acceptance_length or 1:.2f}" for name, counts in parts.items())
+        figures = ", ".join(f"{name} {mean_length(counts)}" for name, counts in parts.items())
         show([f"by {title}, K = {last.num_draft_tokens}: {figures}"])
+
+
+def mean_length(counts: AcceptanceCounts) -> str:
+    return "unknown" if counts.acceptance_length is None else f"{counts.acceptance_length:.2f}"
 
 
 def _cells(shape: Acceptance) -> tuple[str, str, str]:

@@ -213,8 +213,9 @@ class RunBuilder:
         self._cache["prompts"] += record.new_requests or 0
         self._cache["new"] += new
         self._cache["cached"] += cached
-        if cached and new <= _WHOLE_PROMPT_NEW_TOKENS * (record.new_requests or 1):
-            self._cache["whole"] += record.new_requests or 1
+        requests = 1 if record.new_requests is None else record.new_requests
+        if cached and new <= _WHOLE_PROMPT_NEW_TOKENS * requests:
+            self._cache["whole"] += requests
 
     def _engine(self, record: EngineWindow, rank: str | None) -> None:
         busy = record.generation_tok_per_s > 0

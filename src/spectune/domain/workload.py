@@ -48,10 +48,15 @@ class LoadPoint(Record):
     request_rate: float | None = None
 
     @property
+    def streams(self) -> int:
+        """Requests in flight, of a closed loop; 1 where nothing says how many."""
+        return 1 if self.concurrency is None else self.concurrency
+
+    @property
     def label(self) -> str:
         if self.shape == "open":
             return f"{self.request_rate:g} req/s"
-        return f"c={self.concurrency or 1}"
+        return f"c={self.streams}"
 
     @classmethod
     def closed(cls, concurrency: int) -> LoadPoint:
@@ -77,7 +82,7 @@ def too_few_requests(asked: int, concurrency: int) -> str:
 
 def warmup_requests_at(load: LoadPoint, asked: int | None) -> int:
     """What was asked for; else twice the load's own concurrency, so that its batch sizes come up more than once."""
-    return asked if asked is not None else max(3, 2 * (load.concurrency or 1))
+    return asked if asked is not None else max(3, 2 * load.streams)
 
 
 class Workload(Record):
@@ -104,12 +109,12 @@ class Workload(Record):
         """What was asked for; else each prompt once, and at c > 1 enough for a steady state."""
         if self.requests_per_load is not None:
             return self.requests_per_load
-        in_flight = load.concurrency or 1
+        in_flight = load.streams
         return max(len(self.prompts), (self.waves or 0) * in_flight if in_flight > 1 else 0)
 
     @property
     def workload_hash(self) -> str:
-        repeats = self.waves is not None and any((load.concurrency or 1) > 1 for load in self.loads)
+        repeats = self.waves is not None and any(load.streams > 1 for load in self.loads)
         told = self.model_dump(mode="json", exclude=None if repeats else {"waves"})
         payload = json.dumps(told, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(payload.encode()).hexdigest()[:16]

@@ -6,12 +6,12 @@ every start, serving is a walk: from a start with n tokens kept, the next step b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from spectune.domain.acceptance import AcceptanceCounts
+from spectune.domain.acceptance import AcceptanceCounts, pool_counts
 from spectune.drafter.rows import Ints
 
 CONTEXT_EDGES = (0, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -62,6 +62,21 @@ def counts_of(kept: Ints, *, num_drafted: int, depth: int | None = None) -> Acce
     return AcceptanceCounts.from_histogram(
         [int(n) for n in histogram], num_draft_tokens=num_drafted * len(kept)
     )
+
+
+def held_out(kept: Sequence[Kept], *, num_steps: int) -> tuple[tuple[float, ...] | None, float | None]:
+    """Acceptance length with 1, 2, ... drafted tokens, and the share of first ones kept; ``None``: none was drafted."""
+    pooled = [
+        pool_counts(walk(some, depth=depth).counts(num_drafted=depth) for some in kept)
+        for depth in range(1, num_steps + 1)
+    ]
+    lengths = tuple(
+        n for counts in pooled if counts is not None and (n := counts.acceptance_length) is not None
+    )
+    if not lengths:
+        return None, None
+    first = np.concatenate([some.lengths for some in kept])
+    return lengths, float((first > 0).mean())
 
 
 def by_context(steps: Iterable[Steps], *, num_drafted: int, depth: int) -> dict[str, AcceptanceCounts]:

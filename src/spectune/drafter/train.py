@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from spectune.checkpoints.read import read_checkpoint
-from spectune.domain.acceptance import pool_counts
 from spectune.domain.sizes import in_bytes
-from spectune.drafter.acceptance import walk
+from spectune.drafter.acceptance import held_out
 from spectune.drafter.batches import Batch, Plan, collate, serving_starts, training_batch
 from spectune.drafter.chains import greedy_chains
 from spectune.drafter.config import DraftConfig, config_for_target, config_json
@@ -333,7 +332,7 @@ class _Trainer:
         if self.saved_step != self.step:
             self.save()
         if self.held_out_lengths is None and self.held_out:
-            self.held_out_lengths, _ = self._evaluate()
+            self._evaluate()
 
     def _one_step(self, indexes: Ints, since: _Since) -> float:
         """One optimizer step over the rows of a global batch, of which this process computes its parts."""
@@ -408,8 +407,7 @@ class _Trainer:
             self.run.append_report(report)
             self.look.on_report(report)
 
-    def _evaluate(self) -> tuple[tuple[float, ...], float]:
-        """Simulated acceptance length for 1, 2, ... drafted tokens, and the share of first tokens that match."""
+    def _evaluate(self) -> tuple[tuple[float, ...] | None, float | None]:
         draft, dtype = self._whole_draft(), getattr(torch, self.options.dtype)
         kept = []
         for batch in self.held_out:
@@ -418,13 +416,8 @@ class _Trainer:
                 kept += greedy_chains(
                     draft, self.source.ends, batch, features, num_steps=self.options.num_test_steps
                 )
-        lengths = []
-        for depth in range(1, self.options.num_test_steps + 1):
-            pooled = pool_counts(walk(some, depth=depth).counts(num_drafted=depth) for some in kept)
-            lengths.append((pooled.acceptance_length if pooled else None) or 1.0)
-        self.held_out_lengths = tuple(lengths)
-        first = np.concatenate([some.lengths for some in kept])
-        return self.held_out_lengths, float((first > 0).mean())
+        self.held_out_lengths, accuracy = held_out(kept, num_steps=self.options.num_test_steps)
+        return self.held_out_lengths, accuracy
 
     def _whole_draft(self) -> EagleDraft:
         if self.world.size == 1:

@@ -175,7 +175,8 @@ def read_question(body: dict[str, Any], *, is_chat: bool, stop_after: int | None
         if not isinstance(raw_prompt, str):
             raise ValueError("prompt must be a string")
         prompt = raw_prompt
-    limit = body.get("max_completion_tokens") or body.get("max_tokens") or 16
+    given = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
+    limit = given[0] if given else 16
     if not isinstance(limit, int) or not 1 <= limit <= 1_000_000:
         raise ValueError(f"max_tokens must be a whole number >= 1, got {json.dumps(limit)}")
     if stop_after is not None and stop_after < limit and not body.get("ignore_eos"):

@@ -55,7 +55,7 @@ def explain_study(
 def measured_rows(arms: Sequence[ArmSummary]) -> list[MeasuredRow]:
     """Every arm at every closed load point where the baseline was measured too."""
     plain = {
-        load.load.concurrency or 1: load.e2e_tok_per_s.value
+        load.load.streams: load.e2e_tok_per_s.value
         for arm in arms
         if arm.is_baseline
         for load in arm.loads
@@ -64,7 +64,7 @@ def measured_rows(arms: Sequence[ArmSummary]) -> list[MeasuredRow]:
     rows = []
     for arm in arms:
         for load in arm.loads:
-            concurrency = load.load.concurrency or 1
+            concurrency = load.load.streams
             if load.load.shape != "open" and concurrency in plain:
                 row = _row(arm, load, plain[concurrency])
                 rows += [] if row is None else [row]
@@ -84,7 +84,7 @@ def _row(arm: ArmSummary, load: LoadSummary, plain_tok_per_s: float) -> Measured
         tok_per_s=load.e2e_tok_per_s.value if speedup is None else plain_tok_per_s * speedup,
         speedup=speedup,
         acceptance=None if arm.is_baseline else counts,
-        concurrency=load.load.concurrency or 1,
+        concurrency=load.load.streams,
         log_sd=log_sd_of(load.speedup or load.e2e_tok_per_s),
         length=load.acceptance_length.value if stated and load.acceptance_length else None,
         length_log_sd=log_sd_of(load.acceptance_length),
@@ -108,7 +108,7 @@ def predictions(
         if not launch.is_baseline and not launch.arm.is_synthetic and launch.soak is None:
             first.setdefault(launch.arm_id, launch)
     model = SpeedModel(observed)
-    concurrency = study.workload.loads[0].concurrency or 1
+    concurrency = study.workload.loads[0].streams
     for arm in arms:
         launched = first.get(arm.arm_id)
         if launched is not None:

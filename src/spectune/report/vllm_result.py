@@ -40,7 +40,7 @@ def vllm_bench_result(
         "num_prompts": len(load.requests),
         "request_rate": load.load.request_rate if load.load.shape == "open" else "inf",
         "burstiness": 1.0,
-        "max_concurrency": None if load.load.shape == "open" else load.load.concurrency or 1,
+        "max_concurrency": None if load.load.shape == "open" else load.load.streams,
         "duration": load.duration_s,
         "completed": len(load.completed),
         "failed": len(load.failed),

@@ -24,7 +24,7 @@ def for_streams(study: Study, num_streams: int, *, context_tokens: int | None = 
     llama.cpp shares its context out among the requests, so a total that the study gives for its own load is
     scaled; ``context_tokens`` is for each of them, instead of what the study says.
     """
-    was = max(64 if load.shape == "open" else load.concurrency or 1 for load in study.workload.loads)
+    was = max(64 if load.shape == "open" else load.streams for load in study.workload.loads)
     workload = study.workload.model_copy(update={"loads": (LoadPoint.closed(num_streams),)})
     flags = dict(study.engine.flags)
     if study.engine.name == "llamacpp":

@@ -57,7 +57,7 @@ def cost_of_trial(study: Study, trials: Sequence[Trial]) -> TrialCost:
     workload = study.workload
     seconds = 0.0
     for load in workload.loads:
-        in_flight = load.concurrency or 1
+        in_flight = load.streams
         requests = workload.requests_at(load) + warmup_requests_at(load, study.warmup_requests)
         seconds += requests * workload.sampling.max_tokens / in_flight / _ASSUMED_TOK_PER_S
     basis = (

@@ -31,7 +31,7 @@ def hypothesis_for(
         baseline=study.baseline,
         observed=observed,
         expectation=study.expectations.get(arm.arm_id),
-        concurrency=study.workload.loads[0].concurrency or 1,
+        concurrency=study.workload.loads[0].streams,
     )
     slowed = next((f for f in checked if f.code in SLOWING), None)
     is_guess = hypothesis.predicted_tok_per_s is None and arm.arm_id not in study.expectations

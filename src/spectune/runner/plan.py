@@ -206,7 +206,7 @@ def sample_launch(
 
 def _max_concurrency(workload: Workload) -> int:
     """Requests a server must hold at once; an open loop is given 64 places."""
-    return max(64 if load.shape == "open" else load.concurrency or 1 for load in workload.loads)
+    return max(64 if load.shape == "open" else load.streams for load in workload.loads)
 
 
 def _engine_settings(spec: StudySpec, *, base: Path) -> EngineSettings:

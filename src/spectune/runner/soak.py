@@ -90,8 +90,7 @@ class Soak:
 
     def _num_workers(self) -> int:
         return max(
-            _OPEN_LOOP_WORKERS if load.shape == "open" else load.concurrency or 1
-            for load in self._workload.loads
+            _OPEN_LOOP_WORKERS if load.shape == "open" else load.streams for load in self._workload.loads
         )
 
     def _note(self, record: RequestRecord) -> None:

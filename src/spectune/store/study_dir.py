@@ -182,10 +182,11 @@ class _Shared:
         for name in ("prompt_id", "category", "text", "finish_reason"):
             if (text := values[name]) is not None:
                 values[name] = self._texts.setdefault(text, text)
-        given = record.model_fields_set
-        object.__setattr__(
-            record, "__pydantic_fields_set__", self._fields.setdefault(frozenset(given), given)
-        )
+        for part in (record, record.acceptance):
+            if part is not None:
+                given = part.model_fields_set
+                known = self._fields.setdefault(frozenset(given), given)
+                object.__setattr__(part, "__pydantic_fields_set__", known)
         return record
 
 
