@@ -464,6 +464,14 @@ class TestTable:
             found = explain(rows, detectable_frac=detectable).next
             assert bool([a for a in found if "k5 with" in a.action]) is promised
 
+    @pytest.mark.parametrize(("detectable", "is_first"), [(0.4, False), (7.6, True)])
+    def test_where_noise_hides_twice_the_speed_a_quieter_machine_comes_first(
+        self, detectable: float, is_first: bool
+    ) -> None:
+        rows = read_table(table_of(BASELINE, "k5,5,1,5,true,60,2.6"), path="x").rows
+        first = explain(rows, detectable_frac=detectable).next[0]
+        assert ("quieter" in first.action) is is_first
+
     def test_a_dead_draft_is_looked_into_and_never_trained_or_shortened(self) -> None:
         found = explained(table_of(BASELINE, "k3,3,1,3,true,50,1.003"))
         (check,) = [a for a in found.next if a.kind == "check"]

@@ -164,6 +164,12 @@ class TestANoisyMachine:
         assert mark == "This machine was noisy: two equal launches of the baseline differ by 40 %."
         assert len(said) == 1 and "waiting" not in said[0]
 
+    def test_that_stays_busy_is_gone_on_with_after_the_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("spectune.runner.quiet.LOOK_EVERY_S", 0.01)
+        (again, mark), said = self.faced(Looks(BUSY), Patience(wait_s=0.03))
+        assert not again and mark is not None and "while other programs were at work" in mark
+        assert said[1].endswith(f"and {BUSY}, after 0 s of waiting; going on, and the report says so")
+
     def test_is_gone_on_with_at_once_if_asked_for(self) -> None:
         (again, mark), said = self.faced(Looks(BUSY), Patience(wait_s=0))
         assert not again and mark is not None and "going on, as asked for" in said[0]

@@ -71,6 +71,7 @@ def explain(
         anchor=anchor,
         plan=plan,
         least_gain=_least_gain(_error(predictions), detectable_frac),
+        detectable_frac=detectable_frac,
         winner_id=winner_id,
         winning_command=winning_command,
     )

@@ -80,7 +80,7 @@ def needed_words(step: Step) -> str:
     words = f"against {needed:.2f} to break even"
     if step.can_reach(needed) is False:
         return f"{words}, which this draft length cannot give"
-    if whole is None:
+    if whole is None or step.can_reach(whole) is False:
         return f"{words} (in decoding; whole requests cannot, their first token comes too late)"
     if abs(math.log(whole / needed)) > _WHOLE_TOLD:
         when = "later" if whole > needed else "sooner"

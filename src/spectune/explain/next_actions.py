@@ -21,6 +21,8 @@ _REACH_OF_90 = 1.645
 _AGAIN = "spectune run STUDY_DIR/study.yaml --dir STUDY_DIR --set repetitions=N"
 """Launches that a study has are kept; what is missing is made."""
 _DEAD_SCORE = 0.03
+_HIDDEN_BY_NOISE = 1.0
+"""Where no smaller difference than this can be shown, a faster arm would hardly be seen."""
 _TRAINING_DISCOUNT = 0.25
 """Training is slow and may not get there: its gain counts for less than a flag's (declared)."""
 
@@ -47,6 +49,7 @@ def next_actions(
     anchor: MeasuredRow | None,
     plan: Schedule | None,
     least_gain: float | None = None,
+    detectable_frac: float | None = None,
     winner_id: str | None = None,
     winning_command: str | None = None,
 ) -> tuple[NextAction, ...]:
@@ -54,6 +57,8 @@ def next_actions(
     best = best_row(rows, concurrency)
     shown = next((r for r in rows if r.concurrency == concurrency and id_of(r.arm) == winner_id), best)
     ideas = [*_winner(best, shown, rows, model, winning_command)]
+    if best.is_baseline and detectable_frac is not None and detectable_frac >= _HIDDEN_BY_NOISE:
+        ideas.append(_quieter(ideas))
     if anchor is not None:
         by_name = {(e.arm, e.concurrency): e for e in explained}
         ideas += _changes(what_if, best, least_gain)
@@ -80,6 +85,18 @@ def next_actions(
             command=idea.command,
         )
         for rank, idea in enumerate(ideas, 1)
+    )
+
+
+def _quieter(ideas: Sequence[_Idea]) -> _Idea:
+    """Before anything else: what such launches do not show is not shown to be absent."""
+    return _Idea(
+        "measure",
+        "make the machine quieter and measure again",
+        "equal launches differ so much here that not even twice the speed would be shown",
+        None,
+        max((idea.score for idea in ideas), default=0.0) + 0.01,
+        _AGAIN,
     )
 
 

@@ -132,9 +132,10 @@ class NoiseWatch:
         if self._patience.wait_s <= 0:
             self._say(f"this machine is noisy: {differ}; going on, as asked for")
             return False, _mark(differ)
-        others = await self._look()
+        others, waited = await self._look(), ""
         if others is not None and not self._waited:
             self._waited = True
+            waited = f", after {self._patience.wait_s:.0f} s of waiting"
             self._say(
                 f"this machine is noisy: {differ}, and {others}; waiting for quiet, at most "
                 f"{self._patience.wait_s:.0f} s (--noisy goes on at once)"
@@ -143,7 +144,7 @@ class NoiseWatch:
             if others is None:
                 self._say("it is quiet now: the baseline is launched twice again")
                 return True, None
-        told = differ if others is None else f"{differ}, and {others}"
+        told = differ if others is None else f"{differ}, and {others}{waited}"
         if self._patience.ask is None:
             self._say(f"this machine is noisy: {told}; going on, and the report says so")
         elif not await self._patience.ask(f"This machine is noisy: {told}."):
