@@ -14,9 +14,12 @@ import pytest
 from exchange_studies import write_study
 from report_studies import BASELINE, FAST, SLOW, failed, study, trial
 
-from spectune.domain.study import ClusterSettings, PlannedTrial
+from spectune.domain.study import ClusterSettings, PlannedTrial, Study
 from spectune.domain.trial import Trial
+from spectune.report.arms import looks_at
+from spectune.report.summary import summarize
 from spectune.runner.cluster_schedule import ClusterSchedule
+from spectune.runner.continues import continued
 from spectune.runner.resume import baseline_before, why_baseline_first
 from spectune.store.study_dir import StudyDir
 
@@ -132,3 +135,47 @@ def test_a_run_that_goes_on_half_an_hour_later_begins_with_plain_decoding(
     assert [t.arm.is_baseline for t in trials] == [True, False, True, False]
     assert "plain decoding first: the study goes on, and the last launch of it ended 30 min" in output
     assert "ended 30 min" in trials[2].hypothesis.why
+
+
+class TestLooks:
+    """A verdict that was waited for: each wish for more launches is a look at those that were made."""
+
+    def made(self, **changes: Any) -> Study:
+        return study(FAST, num_prompts=4).model_copy(update=changes)
+
+    def test_more_repetitions_than_before_are_a_further_look(self) -> None:
+        once, twice, thrice = (self.made(repetitions=n) for n in (1, 2, 3))
+        trials = [trial(once, arm, i + 1, speeds=50.0) for i, arm in enumerate((BASELINE, FAST, BASELINE))]
+        second = continued(once, twice, trials)
+        third = continued(second, thrice, trials)
+        assert [s.earlier_looks for s in (second, third)] == [1, 2]
+        assert looks_at(third, [FAST.arm_id] * 3) == 3
+        assert third.created_at == once.created_at
+
+    def test_the_rest_of_a_plan_is_none_and_neither_are_launches_of_plain_decoding_alone(self) -> None:
+        once, twice = self.made(repetitions=1), self.made(repetitions=2)
+        plain = [trial(once, BASELINE, 1, speeds=50.0)]
+        both = [*plain, trial(once, FAST, 2, speeds=60.0)]
+        assert continued(once, twice, plain).earlier_looks == 0
+        assert continued(twice, twice, both).earlier_looks == 0
+        assert continued(continued(once, twice, both), twice, both).earlier_looks == 1
+
+    def test_looks_for_a_precision_count_when_repetitions_follow(self) -> None:
+        """Planned once, launched four times for the precision: four looks, and the fifth is at what comes."""
+        once = self.made(repetitions=1, precision=0.01)
+        trials = [trial(once, FAST, i + 1, speeds=50.0, repetition=i) for i in range(4)]
+        after = continued(once, self.made(repetitions=6), trials)
+        assert after.earlier_looks == 4
+        assert looks_at(after, [FAST.arm_id] * 6) == 5
+
+    def test_intervals_are_wider_after_a_look(self) -> None:
+        of = self.made(repetitions=2)
+        order = (BASELINE, FAST, BASELINE, FAST, BASELINE)
+        trials = [trial(of, arm, i + 1, speeds=50.0 + i, repetition=i // 2) for i, arm in enumerate(order)]
+        widths = []
+        for looks in (0, 1):
+            seen = of.model_copy(update={"earlier_looks": looks})
+            speedup = summarize(seen, trials).arm(FAST.arm_id).loads[0].speedup
+            assert speedup is not None and speedup.low is not None and speedup.high is not None
+            widths.append(speedup.high / speedup.low)
+        assert widths[0] < widths[1]

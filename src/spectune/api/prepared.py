@@ -21,7 +21,7 @@ from spectune.hosts.ray_cluster import cluster_called
 from spectune.runner.check import CheckResult, check_study, without_refused
 from spectune.runner.check_sources import Sources, exported_here, gpus_of
 from spectune.runner.cluster import run_on_cluster
-from spectune.runner.continues import check_continues
+from spectune.runner.continues import check_continues, continued
 from spectune.runner.events import Watcher
 from spectune.runner.finding_kinds import check_codes
 from spectune.runner.launch import ModelPaths
@@ -148,8 +148,7 @@ def prepare_file(
         )
         if refused := _refused(checked, allow):
             return PreparedStudy(where, checked, refused, left_out)
-        created_at = directory.read_study().created_at
-        directory.extend(study.model_copy(update={"created_at": created_at}), source=file.text)
+        directory.extend(continued(directory.read_study(), study, trials), source=file.text)
     asked = {arm.arm_id for arm in study.arms}
     foreign = tuple(dict.fromkeys(t.arm.name for t in trials if t.arm_id not in asked))
     return PreparedStudy(where, checked, left_out=left_out, foreign_arms=foreign, retry_failed=retry_failed)

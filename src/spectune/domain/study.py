@@ -116,6 +116,8 @@ class Study(Record):
     """The baseline is launched twice before anything else."""
     noisy: str | None = None
     """What two equal launches of the baseline showed of a machine that was too noisy, as a sentence."""
+    earlier_looks: int = 0
+    """How often its figures were there before more repetitions were asked for: verdicts hold at all looks together."""
     precision: float | None = None
     """Launches go on until speedups are known so well; ``None``: ``repetitions`` decide."""
     engine: EngineSettings

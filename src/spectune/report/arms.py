@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -123,7 +124,9 @@ def _compare(
     baselines, others = _samples(study, trials, point, category=category, per_trial=per_trial)
     compared = compare_with_baseline(others, baselines, level=study.level, margin=study.margin)
     return (
-        compared if per_trial else simultaneous(compared, margin=study.margin, looks=looks_at(study, others))
+        compared
+        if per_trial
+        else simultaneous(compared, margin=study.margin, looks=looks_at(study, [s.arm_id for s in others]))
     )
 
 
@@ -131,15 +134,19 @@ def compare_with_new(study: Study, trials: Sequence[Trial], own: SpeedSample) ->
     """Of the arm of a launch that has just ended, at the first load point: as the table will have it."""
     baselines, others = _samples(study, comparable_trials(study, trials), study.workload.loads[0])
     compared = compare_with_baseline([*others, own], baselines, level=study.level, margin=study.margin)
-    return simultaneous(compared, margin=study.margin, looks=looks_at(study, others)).get(own.arm_id)
+    return simultaneous(compared, margin=study.margin, looks=looks_at(study, [s.arm_id for s in others])).get(
+        own.arm_id
+    )
 
 
-def looks_at(study: Study, arms: Sequence[SpeedSample]) -> int:
-    """How often the figures decided whether to launch again: after the plan, and after each launch since."""
+def looks_at(study: Study, launched: Sequence[str]) -> int:
+    """How often the figures decided whether to launch again: before more repetitions were asked for, after the plan,
+    and for ``precision`` after each launch since. ``launched``: the arm of each launch that is no baseline's."""
+    looks = 1 + study.earlier_looks
     if study.precision is None:
-        return 1
-    launches = [sum(sample.arm_id == arm_id for sample in arms) for arm_id in {s.arm_id for s in arms}]
-    return max(1, 1 + max(launches, default=0) - study.repetitions)
+        return looks
+    most = max(Counter(launched).values(), default=0)
+    return looks + max(0, most - study.repetitions)
 
 
 def _samples(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput
+from spectune.report.arms import comparable_trials, looks_at
 from spectune.store.study_dir import StudyDir
 
 
@@ -45,6 +46,21 @@ def check_continues(directory: StudyDir, study: Study) -> None:
             f"{directory.path}: its trials were measured with other settings of {', '.join(changed)}; "
             "they cannot be compared. Give the changed study its own directory with --dir"
         )
+
+
+def continued(known: Study, study: Study, trials: Sequence[Trial]) -> Study:
+    """``study`` as the rest of ``known``. More repetitions than before are a further look at what was measured.
+
+    Whoever launches again until there is a verdict finds one by chance much more often than stated.
+    """
+    arms = [t.arm_id for t in comparable_trials(known, trials) if t.arm_id != known.baseline.arm_id]
+    looked = bool(arms) and study.repetitions > known.repetitions
+    return study.model_copy(
+        update={
+            "created_at": known.created_at,
+            "earlier_looks": looks_at(known, arms) if looked else known.earlier_looks,
+        }
+    )
 
 
 def _check_same_kind(directory: StudyDir, study: Study, trials: Sequence[Trial]) -> None:
