@@ -24,7 +24,6 @@ from fake_cluster import FakeCluster
 from report_studies import counts, failed, hypothesis, speculative, study, trial
 
 from spectune.domain.arm import Arm
-from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.study import Budget, ClusterSettings, PlannedTrial, Study
 from spectune.domain.trial import SoakResult, StopProof, Trial
 from spectune.hosts.local import local_host
@@ -36,7 +35,8 @@ from spectune.runner.launch import ModelPaths, Place
 from spectune.runner.order import plan_trials
 from spectune.runner.quiet import Patience
 from spectune.runner.study import run_study
-from spectune.store.study_dir import StudyDir, TrialDir
+from spectune.runner.trial import TrialTask
+from spectune.store.study_dir import StudyDir
 
 RECORDING = Path(__file__).parent / "data" / "launch-sequences.json"
 WHERE = ("host", "one node", "four nodes")
@@ -107,27 +107,21 @@ class MadeUp:
         self._kept: dict[str, tuple[str, int]] = {}
 
     async def __call__(
-        self,
-        arm: Arm,
-        *,
-        repetition: int,
-        study: Study,
-        hypothesis: Hypothesis,
-        judge: Any,
-        number: int,
-        directory: TrialDir,
-        place: Place,
-        soak_s: float | None = None,
-        keeps: Any = None,
-        **_others: object,
+        self, task: TrialTask, place: Place, *, judge: Any = None, keeps: Any = None, ends_early: Any = None
     ) -> Trial:
+        study, arm, number, repetition = task.study, task.arm, task.number, task.repetition
         await asyncio.sleep(0)
         owner = place.owner
         shares, launch = self._kept.pop(owner, ("", number))
         launch = launch if shares == f"{arm.launch_id}/{repetition}" and not arm.is_baseline else number
-        more: dict[str, Any] = {"trial_id": directory.path.name, "launch": launch, "hypothesis": hypothesis}
+        more: dict[str, Any] = {
+            "trial_id": task.folder.path.name,
+            "launch": launch,
+            "hypothesis": task.hypothesis,
+        }
         stopped = StopProof(took_s=0.1)
-        if soak_s is not None:
+        if task.is_soak:
+            soak_s = study.soak_s or 0.0
             soak = SoakResult(
                 asked_s=soak_s,
                 ran_s=soak_s,
@@ -149,13 +143,14 @@ class MadeUp:
                 acceptance=accepted(arm),
                 **more,
             )
-            made = made.model_copy(update={"hypothesis": judge(made.loads, number)})
+            if judge is not None:
+                made = made.model_copy(update={"hypothesis": judge(made.loads, number)})
             if keeps is not None and keeps(made):
                 self._kept[owner] = (f"{arm.launch_id}/{repetition}", launch)
             else:
                 made = made.model_copy(update={"stop": stopped})
-        directory.replace_requests([load.requests for load in made.loads])
-        directory.finish(made)
+        task.folder.replace_requests([load.requests for load in made.loads])
+        task.folder.finish(made)
         return made
 
 
@@ -273,17 +268,18 @@ def turns(folder: Path, name: str) -> dict[str, Any]:
                     continue
                 planned = blocks[place].pop(0)
                 number, trial_folder = directory.new_trial(planned.arm_id)
-                made = await made_up(
+                task = TrialTask(
                     work.study.arm(planned.arm_id),
                     repetition=planned.repetition,
+                    number=number,
                     study=work.study,
                     hypothesis=hypothesis(),
-                    judge=lambda _loads, _order: hypothesis(),
-                    number=number,
-                    directory=trial_folder,
-                    place=mock.Mock(owner=place),
-                    keeps=(lambda _trial: True) if blocks[place] else None,
+                    folder=trial_folder,
+                    models=MODELS,
+                    watcher=told,  # type: ignore[arg-type]
                 )
+                keeps = (lambda _trial: True) if blocks[place] else None
+                made = await made_up(task, mock.Mock(owner=place), keeps=keeps)
                 made = made.model_copy(update={"node": place})
                 trial_folder.finish(made)
                 work.count(made, planned, place)

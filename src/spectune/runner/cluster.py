@@ -288,7 +288,7 @@ class _ClusterRun:
             repetition=planned.repetition,
             hypothesis=hypothesis.model_dump_json(),
             goes_on=goes_on,
-            soak_s=study.soak_s if is_soak else None,
+            is_soak=is_soak,
         )
         reply = await self._watched(team.worker, place, "run", order, arm=arm.name, folder=folder)
         trial = folder.receive(reply.files)

@@ -46,7 +46,7 @@ from spectune.runner.ray_worker import (
     undo_variables_of_ray,
 )
 from spectune.runner.scratch import Scratch
-from spectune.runner.trial import run_trial
+from spectune.runner.trial import TrialTask, run_trial
 from spectune.server.lifecycle import to_the_end
 from spectune.store.abort import ask_to_abort
 from spectune.store.study_dir import TrialDir
@@ -86,7 +86,7 @@ class TrialOrder:
     hypothesis: str
     goes_on: bool
     """Whether the next order is for the same server."""
-    soak_s: float | None = None
+    is_soak: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,20 +231,18 @@ class NodeRunner:
             folder.mkdir()
             self._folder = folder
             try:
-                await run_trial(
-                    arm,
+                task = TrialTask(
+                    arm=arm,
                     repetition=order.repetition,
+                    number=order.number,
                     study=self._study,
                     hypothesis=hypothesis,
-                    judge=lambda _loads, _order: hypothesis,
-                    number=order.number,
-                    directory=TrialDir(folder),
+                    folder=TrialDir(folder),
                     models=self._models,
                     watcher=_NodeWatcher(self._progress_now, self._say),
-                    place=self._place,
-                    soak_s=order.soak_s,
-                    keeps=_keeps if order.goes_on else None,
+                    is_soak=order.is_soak,
                 )
+                await run_trial(task, self._place, keeps=_keeps if order.goes_on else None)
             except TeardownUnproven as error:
                 return NodeReply(_files_of(folder), str(error), error.left)
             finally:

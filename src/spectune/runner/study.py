@@ -46,7 +46,7 @@ from spectune.runner.quiet import NoiseWatch, Patience, looking_at
 from spectune.runner.schedule import SOAK_REPETITION, PlanSchedule, StudyOutcome, is_finished
 from spectune.runner.search import search_estimate
 from spectune.runner.stop_early import stop_rule
-from spectune.runner.trial import run_trial
+from spectune.runner.trial import TrialTask, run_trial
 from spectune.server.lifecycle import to_the_end
 from spectune.store.abort import forget_abort
 from spectune.store.study_dir import StudyDir
@@ -210,18 +210,21 @@ class _HostRun:
             return judged(hypothesis, own, loads, study=study, trials=trials)
 
         rule = partial(stop_rule, study, trials, planned, hypothesis=hypothesis)
-        return await run_trial(
-            arm,
+        task = TrialTask(
+            arm=arm,
             repetition=planned.repetition,
+            number=number,
             study=study,
             hypothesis=hypothesis,
-            judge=judge,
-            number=number,
-            directory=folder,
+            folder=folder,
             models=self._models,
             watcher=self._watcher,
-            place=self._place,
-            soak_s=study.soak_s if is_soak else None,
+            is_soak=is_soak,
+        )
+        return await run_trial(
+            task,
+            self._place,
+            judge=judge,
             ends_early=None if is_soak else rule(launch_log_sd=launch_log_sd(schedule.observed())),
             keeps=None if is_soak else partial(schedule.shares_next, planned),
         )

@@ -54,7 +54,7 @@ _PORT_TAKEN = re.compile(
 
 
 @dataclass(frozen=True)
-class _Task:
+class TrialTask:
     """What is to be measured, and where its record goes."""
 
     arm: Arm
@@ -62,10 +62,11 @@ class _Task:
     number: int
     study: Study
     hypothesis: Hypothesis
-    directory: TrialDir
+    folder: TrialDir
     models: ModelPaths
     watcher: Watcher
-    progress: ProgressFile
+    is_soak: bool = False
+    """A long run of ``study.soak_s`` instead of a measurement."""
 
 
 @dataclass
@@ -91,26 +92,20 @@ class _Attempt:
 
 Keeps = Callable[[Trial], bool]
 """Given the trial as it stands before its stop: whether the next one is to be measured on the same server."""
-_Work = Callable[[ServerHandle, _Task, _Attempt], Awaitable[None]]
+Judge = Callable[[tuple[LoadResult, ...], int], Hypothesis]
+"""Given the loads and the trial's number: the hypothesis with its verdict."""
+_Work = Callable[[ServerHandle, TrialTask, _Attempt], Awaitable[None]]
 
 
 async def run_trial(
-    arm: Arm,
-    *,
-    repetition: int,
-    study: Study,
-    hypothesis: Hypothesis,
-    judge: Callable[[tuple[LoadResult, ...], int], Hypothesis],
-    number: int,
-    directory: TrialDir,
-    models: ModelPaths,
-    watcher: Watcher,
+    task: TrialTask,
     place: Place,
-    soak_s: float | None = None,
+    *,
+    judge: Judge | None = None,
     ends_early: EndsEarly | None = None,
     keeps: Keeps | None = None,
 ) -> Trial:
-    """Runs one trial to its record on disk; with ``soak_s`` a long run instead of a measurement.
+    """Runs one trial to its record on disk.
 
     A server in ``place.alive`` that gives the same is used instead of a launch.
     If ``keeps`` says so, it is left running in ``place.kept``.
@@ -121,23 +116,25 @@ async def run_trial(
     somebody asked to end (``store.abort``) is a failed one.
     """
     started_at = _now()
-    work: _Work = partial(_measure, ends_early=ends_early) if soak_s is None else _soak
+    arm, study = task.arm, task.study
+    work: _Work = _soak if task.is_soak else partial(_measure, ends_early=ends_early)
 
     def record(attempt: _Attempt) -> Trial:
         loads, failure = attempt.loads, attempt.failure
-        if failure is None and soak_s is None and not (loads and all(load.completed for load in loads)):
+        if failure is None and not task.is_soak and not (loads and all(load.completed for load in loads)):
             failure = _no_answers(loads)
         early = attempt.ended_early if failure is None else None
         is_worse = early is not None and early.verdict == "worse"
+        is_measured = failure is None and not task.is_soak
         return Trial(
-            trial_id=directory.path.name,
-            number=number,
+            trial_id=task.folder.path.name,
+            number=task.number,
             arm=arm,
             arm_id=arm.arm_id,
-            repetition=repetition,
+            repetition=task.repetition,
             workload_hash=study.workload.workload_hash,
             status="failed" if failure is not None else "pruned" if is_worse else "complete",
-            hypothesis=judge(tuple(loads), number) if failure is None and soak_s is None else hypothesis,
+            hypothesis=judge(tuple(loads), task.number) if judge and is_measured else task.hypothesis,
             command=attempt.command,
             env=attempt.env or {},
             ranks=rank_records(attempt.launched.ranks),
@@ -166,12 +163,10 @@ async def run_trial(
         so_far = record(attempt)
         return so_far.status != "failed" and keeps(so_far)
 
-    progress = ProgressFile(directory.path)
-    watcher = Recorded(watcher, progress)
-    served = without_flags(study, place.lacking)
-    task = _Task(arm, repetition, number, served, hypothesis, directory, models, watcher, progress)
+    progress = ProgressFile(task.folder.path)
+    task = replace(task, study=without_flags(study, place.lacking), watcher=Recorded(task.watcher, progress))
     relaunches: list[str] = []
-    attempt = await _attempt(task, place, work, is_kept)
+    attempt = await _attempt(task, place, work, is_kept, beat=progress.beat)
     for _ in range(_MAX_ATTEMPTS - 1):
         unknown = unknown_flag(attempt.error, arm, task.study)
         if unknown is None and (attempt.error is None or not is_not_the_arms_fault(attempt.error)):
@@ -183,20 +178,20 @@ async def run_trial(
             task = replace(task, study=without_flags(study, place.lacking))
         why = f"this {arm.engine} does not know --{unknown}, which spectune adds to measure"
         relaunches.append(why if unknown is not None else str(attempt.error).splitlines()[0])
-        watcher.on_message(f"{relaunches[-1]}: launching {arm.name} again")
-        directory.replace_requests([])
+        task.watcher.on_message(f"{relaunches[-1]}: launching {arm.name} again")
+        task.folder.replace_requests([])
         await end_kept(place)
-        attempt = await _attempt(task, replace(place, alive=()), work, is_kept)
+        attempt = await _attempt(task, replace(place, alive=()), work, is_kept, beat=progress.beat)
     if isinstance(attempt.error, LeaseExpired | HostUnreachable | LaunchRefused):
         raise attempt.error  # says nothing about the arm: the trial stays open, to be run again
     loads = attempt.loads
     trial = record(attempt)
-    told = findings_of_own_log(trial, directory.log_path, without=attempt.log_of_others)
+    told = findings_of_own_log(trial, task.folder.log_path, without=attempt.log_of_others)
     trial = trial.model_copy(update={"findings": (*trial.findings, *told)})
     if loads:
         first, *others = (vllm_bench_result(trial, i, api=study.workload.api) for i in range(len(loads)))
-        directory.write_result({**first, "spectune_other_loads": others} if others else first)
-    directory.finish(trial)
+        task.folder.write_result({**first, "spectune_other_loads": others} if others else first)
+    task.folder.finish(trial)
     if isinstance(attempt.error, TeardownUnproven):
         raise attempt.error
     return trial
@@ -209,8 +204,15 @@ def is_not_the_arms_fault(error: EnvironmentFailed) -> bool:
     return isinstance(error, ServerDied) and bool(_PORT_TAKEN.search(error.cause or ""))
 
 
-async def _attempt(task: _Task, place: Place, work: _Work, is_kept: Callable[[_Attempt], bool]) -> _Attempt:
-    arm, study, directory, watcher = task.arm, task.study, task.directory, task.watcher
+async def _attempt(
+    task: TrialTask,
+    place: Place,
+    work: _Work,
+    is_kept: Callable[[_Attempt], bool],
+    *,
+    beat: Callable[[], None],
+) -> _Attempt:
+    arm, study, directory, watcher = task.arm, task.study, task.folder, task.watcher
     block = block_of(arm, task.repetition, study)
     plan, live = await prepare_launch(
         arm, study, models=task.models, place=place, log_path=directory.log_path, block=block
@@ -252,7 +254,7 @@ async def _attempt(task: _Task, place: Place, work: _Work, is_kept: Callable[[_A
             serve_and_work(),
             folder=directory.path,
             may_abort=lambda: attempt.clock.current != "stop",
-            on_poll=task.progress.beat,
+            on_poll=beat,
         )
     except Aborted:
         attempt.failure = Failure(
@@ -294,7 +296,7 @@ def _note_kept(kept: Kept, launched: Launched) -> None:
 
 
 async def _measure(
-    handle: ServerHandle, task: _Task, attempt: _Attempt, *, ends_early: EndsEarly | None
+    handle: ServerHandle, task: TrialTask, attempt: _Attempt, *, ends_early: EndsEarly | None
 ) -> None:
     """Measures until done, or until the server is lost: then what was measured is kept, and its error raised."""
     study = task.study
@@ -305,7 +307,7 @@ async def _measure(
         loads=attempt.loads,
         clock=attempt.clock,
         on_request=task.watcher.on_request,
-        directory=task.directory,
+        directory=task.folder,
         link=handle.server,
         ends_early=ends_early,
     )
@@ -332,7 +334,7 @@ async def _raise_if_dying(handle: ServerHandle) -> None:
     dying.cancel()
 
 
-async def _soak(handle: ServerHandle, task: _Task, attempt: _Attempt) -> None:
+async def _soak(handle: ServerHandle, task: TrialTask, attempt: _Attempt) -> None:
     """Keeps the server under load; how far it came is kept, whatever happens."""
     study = task.study
     assert study.soak_s is not None
@@ -341,7 +343,7 @@ async def _soak(handle: ServerHandle, task: _Task, attempt: _Attempt) -> None:
         workload=study.workload.with_fields(task.arm.request),
         asked_s=study.soak_s,
         on_request=task.watcher.on_request,
-        on_record=lambda record: task.directory.append_request(0, record),
+        on_record=lambda record: task.folder.append_request(0, record),
     )
     attempt.clock.enter("soak")
     try:
