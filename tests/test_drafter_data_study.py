@@ -224,7 +224,7 @@ def test_the_real_llamacpp_of_the_demo_answers_with_its_own_ids(tmp_path: Path) 
 
 @pytest.mark.drafter
 @pytest.mark.engine
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2700)
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_real_engine_in_its_own_environment_answers_with_its_own_ids(engine: str, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -255,7 +255,7 @@ def test_a_real_engine_in_its_own_environment_answers_with_its_own_ids(engine: s
     (tmp_path / "study.yaml").write_text(json.dumps(study))
     # The tokenizer is only compared with the server: the ids are the server's.
     arguments = ("--generate", "12", "--max-tokens", "16", "--concurrency", "6", "--tokenizer", target)
-    reply = subprocess.run(command(tmp_path, *arguments), capture_output=True, text=True, timeout=800)
+    reply = subprocess.run(command(tmp_path, *arguments), capture_output=True, text=True, timeout=2500)
     assert reply.returncode == 0, reply.stderr[-3000:]
     assert servers(tmp_path) == []
     manifest = manifest_of(tmp_path)

@@ -18,7 +18,7 @@ import pytest
 from ray_cluster_fixture import ray_nodes
 from real_engines import engine_of, model_of
 
-pytestmark = [pytest.mark.ray, pytest.mark.engine, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.ray, pytest.mark.engine, pytest.mark.timeout(5400)]
 pytest.importorskip("ray", reason="needs Ray: make test-ray")
 
 
