@@ -19,7 +19,6 @@ from spectune.hosts.facts import Gpu
 from spectune.preflight.versions import ask_installed
 from spectune.runner.check import CheckResult, check_command, check_study
 from spectune.runner.check_sources import Sources
-from spectune.runner.finding_kinds import KINDS
 from spectune.runner.plan import resolve_study
 from spectune.store.study_dir import StudyDir
 from spectune.study_file.load import load_study_file
@@ -305,11 +304,6 @@ class TestBadInput:
             text=True,
         )
         assert reply.returncode == 2 and "spectune check [options] -- CMD" in reply.stderr
-
-
-def test_every_code_is_given_once() -> None:
-    codes = [kind.code for kind in KINDS]
-    assert len(codes) == len(set(codes)) > 150
 
 
 def test_the_embedded_launchers_interpreter_is_asked_for_its_package() -> None:

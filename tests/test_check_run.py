@@ -15,11 +15,11 @@ from report_studies import BASELINE, counts, load_result, request, speculative, 
 from spectune.domain.findings import Finding
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
+from spectune.findings.catalogue import all_kinds
 from spectune.report.findings import _BETTER
 from spectune.report.summary import summarize
 from spectune.runner import own_log
 from spectune.runner.check import CheckResult, without_refused
-from spectune.runner.finding_kinds import KINDS
 from spectune.runner.own_log import findings_of_own_log
 
 HERE = Path(__file__).parent
@@ -219,7 +219,7 @@ class TestInTheReport:
     def test_codes_that_stand_for_each_other_exist(self) -> None:
         named = {code for kept, others in _BETTER.items() for code in (kept, *others)}
         named |= own_log._KNOWN_BETTER | {c for pair in own_log._FORESEEN.items() for c in pair}
-        assert named <= {kind.code for kind in KINDS}
+        assert named <= {kind.code for kind in all_kinds()}
 
 
 class TestSearchesLeaveOutWhatCheckRefuses:

@@ -22,6 +22,7 @@ from diagnose_logs import (
 )
 
 from spectune.domain.findings import Finding
+from spectune.findings.catalogue import finding_kind
 
 CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     # case: (severity, code, words that the finding says)
@@ -93,10 +94,12 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 
 def words_of(finding: Finding) -> str:
-    from spectune.diagnose.judge import KINDS
-
-    kind = next(kind for kind in KINDS if kind.code == finding.code)
-    parts = [finding.message, finding.effect or "", finding.remedy or "", kind.explanation]
+    parts = [
+        finding.message,
+        finding.effect or "",
+        finding.remedy or "",
+        finding_kind(finding.code).explanation,
+    ]
     return "\n".join([*parts, *(f"{e.source} {e.detail}" for e in finding.evidence)])
 
 

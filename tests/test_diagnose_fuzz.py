@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from spectune.cli.findings_text import printable
 from spectune.diagnose.facts import RunFacts
-from spectune.diagnose.judge import KINDS
 from spectune.diagnose.reader import LogReader
 from spectune.engines.registry import ENGINE_NAMES
+from spectune.findings.catalogue import kinds_made_by
 
+FINDINGS = {kind.code for kind in kinds_made_by("diagnose")}
 FILES = [*sorted(LOGS.glob("*.log")), *sorted(RECORDED.glob("*/eagle3/server.log"))]
 REAL_LINES = sorted({line for path in FILES for line in path.read_bytes().split(b"\n") if line.strip()})
 BITS = [
@@ -43,7 +44,7 @@ def read(lines: list[bytes], *, engine: str | None = None) -> tuple[RunFacts, ..
     for finding in result.findings:
         text = printable(finding.message + "".join(e.source + e.detail for e in finding.evidence))
         assert "\x1b" not in text
-        assert finding.code in {kind.code for kind in KINDS}
+        assert finding.code in FINDINGS
     return runs
 
 

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "spectune"
 LEVELS = [
     {"errors"},
     {"domain"},
-    {"engines", "explain", "search"},
+    {"engines", "explain", "findings", "search"},
     {"checkpoints", "embedded", "hosts", "transport"},
     {"bench", "preflight", "server", "store", "study_file"},
     {"diagnose", "drafter", "report"},

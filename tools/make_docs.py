@@ -15,11 +15,10 @@ from pydantic_core import PydanticUndefined
 from reference_pages import api_page, cli_page
 
 from spectune.domain.arm import Arm, Knobs
-from spectune.domain.findings import FindingKind
 from spectune.engines.adapter import EngineSetup, Launch
 from spectune.engines.registry import ENGINE_NAMES, adapter_for
 from spectune.errors import BadInput
-from spectune.runner.finding_kinds import GROUPS, KINDS
+from spectune.findings.catalogue import GROUPS, FindingKind, all_kinds
 from spectune.study_file import schema
 
 ROOT = Path(__file__).parent.parent
@@ -173,8 +172,8 @@ MADE_BY = {
 
 
 def index_of_findings() -> str:
-    parts = [INDEX_HEAD.format(number=len(KINDS))]
-    for title, command, kinds in GROUPS:
+    parts = [INDEX_HEAD.format(number=len(all_kinds()))]
+    for title, command in GROUPS.items():
         parts += [
             f"\n## {title}\n",
             f"Made by {MADE_BY[command]}.\n",
@@ -182,8 +181,7 @@ def index_of_findings() -> str:
             "|---|---|---|",
         ]
         parts += [
-            f"| [{k.code}]({k.code}.md) | {k.severity} | {k.title} |"
-            for k in sorted(kinds, key=lambda k: k.code)
+            f"| [{k.code}]({k.code}.md) | {k.severity} | {k.title} |" for k in all_kinds() if k.group == title
         ]
     return "\n".join(parts) + "\n"
 
@@ -192,7 +190,7 @@ def sentence(text: str) -> str:
     return text if text.endswith(".") else f"{text}."
 
 
-def page_of(kind: FindingKind, *, title: str, command: str) -> str:
+def page_of(kind: FindingKind) -> str:
     parts = [
         f"# {kind.code}\n",
         "<!-- Written by tools/make_docs.py from the rules: edit those. -->\n",
@@ -209,18 +207,16 @@ def page_of(kind: FindingKind, *, title: str, command: str) -> str:
         ]
         parts.append("")
     parts.append(
-        f"Made by {MADE_BY[command]}. A finding's own severity can be lower, and its text names what was seen."
+        f"Made by {MADE_BY[GROUPS[kind.group]]}. A finding's own severity can be lower, and its text names what was seen."
     )
-    parts.append(f"[All findings](README.md): {title.lower()}.")
+    parts.append(f"[All findings](README.md): {kind.group.lower()}.")
     return "\n".join(parts) + "\n"
 
 
 def finding_pages() -> dict[Path, str]:
     """Every file of docs/findings."""
-    pages = {FINDINGS / "README.md": index_of_findings()}
-    for title, command, kinds in GROUPS:
-        pages |= {FINDINGS / f"{k.code}.md": page_of(k, title=title, command=command) for k in kinds}
-    return pages
+    pages = {FINDINGS / f"{kind.code}.md": page_of(kind) for kind in all_kinds()}
+    return {FINDINGS / "README.md": index_of_findings(), **pages}
 
 
 def out_of_date(pages: dict[Path, str]) -> list[Path]:

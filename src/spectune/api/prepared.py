@@ -15,6 +15,7 @@ from spectune.domain.machine import Machine
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.embedded.models import data_home
+from spectune.findings.catalogue import check_codes
 from spectune.hosts.choose import LOCAL, host_called
 from spectune.hosts.machine_facts import read_machine
 from spectune.hosts.ray_cluster import cluster_called
@@ -23,7 +24,6 @@ from spectune.runner.check_sources import Sources, exported_here, gpus_of
 from spectune.runner.cluster import run_on_cluster
 from spectune.runner.continues import check_continues, continued
 from spectune.runner.events import Watcher
-from spectune.runner.finding_kinds import check_codes
 from spectune.runner.launch import ModelPaths
 from spectune.runner.machine import machine_of
 from spectune.runner.plan import resolve_study

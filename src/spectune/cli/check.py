@@ -16,8 +16,8 @@ from spectune.api.planned import check_command, load_study
 from spectune.cli.findings_text import counts_of, print_findings, print_not_checked, printable
 from spectune.cli.output import show_json
 from spectune.errors import BadInput
+from spectune.findings.catalogue import check_codes
 from spectune.runner.check import CheckResult
-from spectune.runner.finding_kinds import check_codes
 from spectune.store.places import is_shared
 
 _MAX_PASTED_CHARS = 1 << 20

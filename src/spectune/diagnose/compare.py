@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from spectune.diagnose.facts import RunFacts
 from spectune.diagnose.records import Value
 from spectune.diagnose.verdict import NotChecked
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
+from spectune.findings.catalogue import finding_kind
 
 SHARE_TOLERANCE = 0.10
 CONCURRENCY_RATIO = 1.5
@@ -49,88 +50,13 @@ _LIKE = (
 )
 """Settings that two arms of one question have in common. What speculation itself needs is not among them."""
 
-SETTINGS = FindingKind(
-    code="runs-differ-in-settings",
-    severity="warning",
-    title="The runs differ in more than speculation",
-    explanation="What differs besides the one thing under test may be the reason for the difference in speed.",
-    effect="a ratio of their speeds is not the effect of speculation",
-    remedy="set these flags to the same values in both",
-    holds_for="all engines",
-    sources=(
-        "https://github.com/sgl-project/sglang/pull/36324",
-        "https://github.com/sgl-project/sglang/pull/23862",
-        "https://github.com/vllm-project/vllm/pull/31998",
-    ),
-)
-KV = FindingKind(
-    code="runs-differ-in-kv-cache",
-    severity="note",
-    title="The runs have KV caches of different sizes",
-    explanation="Draft weights and the draft's own cache take room. Below full load that changes nothing; near it, "
-    "the smaller one queues or retracts sooner.",
-    remedy="keep the load well below the smaller cache",
-    holds_for="all engines",
-    sources=("https://github.com/Blackwellboy/model-serving-minefield",),
-)
-GRAPHS = FindingKind(
-    code="runs-differ-in-graphs",
-    severity="warning",
-    title="One run decodes with CUDA graphs and the other without",
-    explanation="Graphs are worth more than most drafts at small batches.",
-    effect="the difference in speed is that of the graphs",
-    remedy="capture the same batches in both",
-    holds_for="SGLang, vLLM",
-    sources=(
-        "https://github.com/sgl-project/sglang/issues/5502",
-        "https://github.com/sgl-project/sglang/pull/36324",
-    ),
-)
-CACHE = FindingKind(
-    code="runs-differ-in-cache-share",
-    severity="warning",
-    title="The prefix cache served different shares of the prompts",
-    explanation="One run skipped prefill that the other did. Speculation itself can cause it: it can switch the cache "
-    "off for hybrid models, or cut its reuse.",
-    effect="TTFT and end-to-end speed are not comparable",
-    remedy="turn the cache off in both, or flush it before each",
-    holds_for="all engines",
-    sources=(
-        "https://github.com/sgl-project/sglang/issues/32459",
-        "https://github.com/vllm-project/vllm/issues/54360",
-    ),
-)
-LOAD = FindingKind(
-    code="runs-differ-in-concurrency",
-    severity="warning",
-    title="The runs were measured at different concurrency",
-    explanation="Speculation gains at small batches and can lose at large ones.",
-    effect="throughput is not comparable",
-    remedy="use one client with the same load for both",
-    holds_for="all engines",
-    sources=("https://github.com/SafeAILab/EAGLE/issues/298",),
-)
-VERSION = FindingKind(
-    code="runs-differ-in-version",
-    severity="warning",
-    title="The runs come from different engine versions",
-    explanation="Speed, acceptance and even the definition of the accept rate change between versions.",
-    remedy="measure both on one version",
-    holds_for="all engines",
-    sources=(
-        "https://github.com/vllm-project/vllm/issues/26191",
-        "https://github.com/sgl-project/sglang/issues/11948",
-    ),
-)
-MODEL = FindingKind(
-    code="runs-differ-in-model",
-    severity="warning",
-    title="The runs serve different models or engines",
-    explanation="Speed-up is defined against the same target on the same engine.",
-    remedy="compare against the same engine and target without speculation",
-    holds_for="all engines",
-    sources=("https://github.com/sgl-project/sglang/issues/5502",),
-)
+SETTINGS = finding_kind("runs-differ-in-settings")
+KV = finding_kind("runs-differ-in-kv-cache")
+GRAPHS = finding_kind("runs-differ-in-graphs")
+CACHE = finding_kind("runs-differ-in-cache-share")
+LOAD = finding_kind("runs-differ-in-concurrency")
+VERSION = finding_kind("runs-differ-in-version")
+MODEL = finding_kind("runs-differ-in-model")
 
 
 def compare(first: RunFacts, second: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
@@ -205,6 +131,3 @@ def _graphs(run: RunFacts) -> bool | None:
 
 def _shown(value: Value) -> str:
     return "unset" if value is None else str(value)
-
-
-KINDS: tuple[FindingKind, ...] = (SETTINGS, KV, GRAPHS, CACHE, LOAD, VERSION, MODEL)

@@ -9,12 +9,11 @@ from spectune.diagnose import (
     rules_acceptance,
     rules_health,
     rules_measurement,
-    rules_requests,
     rules_settings,
 )
 from spectune.diagnose.facts import RunFacts
 from spectune.diagnose.verdict import NotChecked, Rule, Verdict
-from spectune.domain.findings import Finding, FindingKind, Severity
+from spectune.domain.findings import Finding, Severity
 
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 RULES: tuple[Rule, ...] = (
@@ -23,15 +22,6 @@ RULES: tuple[Rule, ...] = (
     *rules_settings.RULES,
     *rules_measurement.RULES,
 )
-KINDS: tuple[FindingKind, ...] = (
-    *rules_health.KINDS,
-    *rules_acceptance.KINDS,
-    *rules_settings.KINDS,
-    *rules_measurement.KINDS,
-    *rules_requests.KINDS,
-    *compare.KINDS,
-)
-"""Everything diagnose can find."""
 
 
 def judge(logs: Sequence[Sequence[RunFacts]], skipped: NotChecked, *, compared: bool = True) -> list[Finding]:

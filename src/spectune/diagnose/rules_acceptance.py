@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from spectune.diagnose.facts import AcceptanceFacts, RunFacts, Slice
 from spectune.diagnose.golden import published_for
 from spectune.diagnose.verdict import NotChecked, Rule, is_lookup, line_of, speculates
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
+from spectune.findings.catalogue import finding_kind
 
 MIN_STEPS = 30
 """Verify steps below which nothing is said: at 20 % per step, 30 in a row keep nothing once in 800 times."""
@@ -29,161 +30,18 @@ PUBLISHED_SHARE = 0.6
 
 _EAGLE3 = re.compile(r"eagle-?_?3", re.IGNORECASE)
 
-EAGLE3_UNDER_EAGLE = FindingKind(
-    code="eagle3-draft-under-eagle",
-    severity="error",
-    title="An EAGLE-3 draft is served with another algorithm, such as EAGLE",
-    explanation="An EAGLE-3 draft expects three hidden states of the target side by side (fc.weight is hidden by "
-    "3 x hidden). Under EAGLE the target hands over one. Its width equals the embedding's, so the engine skips the "
-    "fusion layer without a word, the vocabulary map is not applied, and every draft is rejected.",
-    effect="acceptance length 1.00: each step pays for drafting and verifying and yields one token",
-    remedy='--speculative-algorithm EAGLE3 (vLLM: "method": "eagle3")',
-    holds_for="SGLang up to 0.5.23, measured there; vLLM by its method name",
-    sources=("https://github.com/sgl-project/sglang/pull/21272", "measured"),
-)
-NOTHING_KEPT = FindingKind(
-    code="no-draft-ever-accepted",
-    severity="error",
-    title="Of more than a thousand drafted tokens none was accepted",
-    explanation="Exactly zero is not a weak draft: a head with random weights is right now and then. The draft's "
-    "weights did not arrive, arrive in the wrong tensors, or are read with the wrong quantisation.",
-    effect="slower than no speculation; the text is unchanged, so nothing else shows it",
-    remedy="look for skipped tensors at load; try the same pair with the unquantised target and draft, eager, and "
-    "without asynchronous scheduling",
-    holds_for="all engines",
-    sources=(
-        "https://github.com/NVIDIA-NeMo/RL/pull/3699",
-        "https://github.com/vllm-project/vllm-ascend/issues/6187",
-        "https://github.com/sgl-project/sglang/issues/35797",
-    ),
-)
-NEAR_ONE = FindingKind(
-    code="draft-contributes-nothing",
-    severity="error",
-    title="Practically every draft is rejected",
-    explanation="An acceptance length up to 1.05 is below what any trained draft reaches on any text. It is wired "
-    "wrongly: the wrong algorithm, the wrong hidden states, the wrong vocabulary map, or another model's draft.",
-    effect="slower than no speculation by the cost of drafting and verifying",
-    remedy="go through the likely causes in their order; `spectune check` reads the draft's files for each of them",
-    holds_for="all engines; not n-gram drafting",
-    sources=(
-        "https://github.com/sgl-project/SpecForge/issues/310",
-        "https://github.com/sgl-project/SpecForge/issues/455",
-        "https://github.com/vllm-project/vllm/issues/41789",
-    ),
-)
-FEATURE_FAULT = FindingKind(
-    code="first-position-near-ten-percent",
-    severity="warning",
-    title="The first drafted token is kept only about one time in ten",
-    explanation="An untrained head is near 0 and a good one above 55 %. About 10 % is what a trained head does on "
-    "inputs that are nearly right: auxiliary layers shifted by one, states taken after the norm instead of before, "
-    "positions off by one, a draft KV cache that is not cut back.",
-    effect="the draft costs about what it saves",
-    remedy="compare the auxiliary layer ids in the draft's config.json with the engine's convention (ids of layer "
-    "outputs or of layer inputs), and its norm options with what this version reads",
-    holds_for="EAGLE-3 and its like, all engines",
-    sources=("https://gitea.gahow.org/gahow/xserv", "https://github.com/vllm-project/vllm/pull/38111"),
-)
-LOW = FindingKind(
-    code="first-position-below-healthy",
-    severity="note",
-    title="The first drafted token is kept less often than with a good draft",
-    explanation="20 to 50 % with everything wired rightly is a draft made for a sibling of the target (shapes "
-    "cannot tell), a quantised target or draft layer, prompts unlike the training data, or little training.",
-    remedy="compare the draft's declared base model with the target; measure per category: one low category is "
-    "missing data, all of them low is the pair",
-    holds_for="all engines",
-    sources=(
-        "https://github.com/SafeAILab/EAGLE/issues/98",
-        "https://huggingface.co/lightseekorg/kimi-k2.5-eagle3",
-        "https://github.com/sgl-project/SpecForge/issues/128",
-    ),
-)
-FALLS_WITH_CONTEXT = FindingKind(
-    code="acceptance-falls-with-context",
-    severity="warning",
-    title="Acceptance is good in short contexts and gone in long ones",
-    explanation="A draft that is right at first and wrong after a boundary reads a KV cache that does not hold what "
-    "it thinks: page sizes of scheduler and kernel differ, or its positions end (max_position_embeddings).",
-    effect="long requests are slower than without speculation",
-    remedy="compare the draft's max_position_embeddings with the context served; try --page-size 1; "
-    "where it falls at a multiple of the page size, it is paging",
-    holds_for="all engines",
-    sources=(
-        "https://github.com/lightseekorg/tokenspeed/pull/913",
-        "https://github.com/sgl-project/sglang/issues/3574",
-        "https://github.com/vllm-project/vllm/issues/23072",
-    ),
-)
-FALLS_WITH_LOAD = FindingKind(
-    code="acceptance-falls-with-concurrency",
-    severity="warning",
-    title="Acceptance depends on how many requests run",
-    explanation="Whether a drafted token is right does not depend on its neighbours. If acceptance falls with the "
-    "batch, rows are mixed up (graphs padded to a larger batch, KV slots), or other prompts ran at other times.",
-    remedy="send the same prompts at concurrency 1 and at the larger one; if it stays, try without graphs",
-    holds_for="all engines",
-    sources=("derived from https://github.com/vllm-project/vllm/issues/23072",),
-)
-COLLAPSED = FindingKind(
-    code="acceptance-collapsed",
-    severity="warning",
-    title="Acceptance was there and is gone",
-    explanation="Drafting worked and then stopped being right for good: new weights reached the target but not the "
-    "draft, or the draft's state is out of step and the server goes on without it.",
-    effect="from then on slower than without speculation",
-    remedy="look at what happened at that line; restart; update draft weights together with the target's",
-    holds_for="all engines",
-    sources=(
-        "https://github.com/ggml-org/llama.cpp/pull/18039",
-        "https://github.com/NVIDIA-NeMo/RL/pull/3699",
-    ),
-)
-WASTED = FindingKind(
-    code="drafts-mostly-wasted",
-    severity="note",
-    title="Fewer than one drafted token in ten is kept",
-    explanation="The chain is far longer than what is usually kept: positions behind the first rejection are "
-    "computed in vain. llama.cpp builds differ in their default of --spec-draft-p-min, 0 drafts to the end.",
-    remedy="draft fewer tokens; with llama.cpp give --spec-draft-n-max and --spec-draft-p-min explicitly",
-    holds_for="chains, all engines",
-    sources=("https://github.com/ggml-org/llama.cpp/issues/25908",),
-)
-RARELY = FindingKind(
-    code="drafts-rarely-made",
-    severity="note",
-    title="High acceptance, but hardly anything is drafted",
-    explanation="A drafter that proposes only when it is nearly sure has an acceptance near 100 % and no effect.",
-    effect="the acceptance rate says nothing about speed here",
-    remedy="look at drafted tokens per generated token; lower the drafting threshold (p_min), or the minimum length",
-    holds_for="llama.cpp",
-    sources=(
-        "https://github.com/ggml-org/llama.cpp/issues/3919",
-        "https://github.com/ggml-org/llama.cpp/issues/12968",
-    ),
-)
-BELOW_PUBLISHED = FindingKind(
-    code="acceptance-below-published",
-    severity="warning",
-    title="Far below the published acceptance of this pair",
-    explanation="For this target, draft and length a value is published. Other prompts move it, but not that far.",
-    remedy="measure on the published data set; if it stays low, suspect the engine version or the wiring",
-    holds_for="the pairs in the table of published values",
-    sources=(
-        "https://github.com/vllm-project/vllm/pull/31976",
-        "https://github.com/vllm-project/vllm/issues/26191",
-    ),
-)
-IMPOSSIBLE = FindingKind(
-    code="acceptance-above-possible",
-    severity="warning",
-    title="More tokens per step than the settings allow",
-    explanation="A step keeps at most the drafted tokens and adds one. More than that means that the settings in "
-    "this log are not the ones in effect, or that lines of several servers are mixed.",
-    remedy="read the effective settings from the server (/server_info)",
-    holds_for="all engines",
-)
+EAGLE3_UNDER_EAGLE = finding_kind("eagle3-draft-under-eagle")
+NOTHING_KEPT = finding_kind("no-draft-ever-accepted")
+NEAR_ONE = finding_kind("draft-contributes-nothing")
+FEATURE_FAULT = finding_kind("first-position-near-ten-percent")
+LOW = finding_kind("first-position-below-healthy")
+FALLS_WITH_CONTEXT = finding_kind("acceptance-falls-with-context")
+FALLS_WITH_LOAD = finding_kind("acceptance-falls-with-concurrency")
+COLLAPSED = finding_kind("acceptance-collapsed")
+WASTED = finding_kind("drafts-mostly-wasted")
+RARELY = finding_kind("drafts-rarely-made")
+BELOW_PUBLISHED = finding_kind("acceptance-below-published")
+IMPOSSIBLE = finding_kind("acceptance-above-possible")
 
 
 def _kept_text(acceptance: AcceptanceFacts) -> str:
@@ -439,17 +297,3 @@ def impossible(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (dead_draft, weak_draft, falls, wasted, against_published, impossible)
-KINDS: tuple[FindingKind, ...] = (
-    EAGLE3_UNDER_EAGLE,
-    NOTHING_KEPT,
-    NEAR_ONE,
-    FEATURE_FAULT,
-    LOW,
-    FALLS_WITH_CONTEXT,
-    FALLS_WITH_LOAD,
-    COLLAPSED,
-    WASTED,
-    RARELY,
-    BELOW_PUBLISHED,
-    IMPOSSIBLE,
-)

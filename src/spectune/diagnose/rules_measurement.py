@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from spectune.diagnose.facts import RunFacts
 from spectune.diagnose.verdict import NotChecked, Rule, kept_words, line_of, speculates
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
+from spectune.findings.catalogue import finding_kind
 
 REPEATED_SHARE = 0.5
 MIN_PROMPTS = 8
@@ -14,92 +15,14 @@ CAP_WINDOWS = 3
 PREFILL_HEAVY = 8.0
 """Computed prompt tokens per generated token above which the speed of decoding hardly shows."""
 
-RATE_FORMULA = FindingKind(
-    code="accept-rate-of-old-formula",
-    severity="note",
-    title="The accept rate printed here is not accepted / drafted",
-    explanation="SGLang 0.5.3 and its neighbours print accept length / num_draft_tokens: the bonus token is counted "
-    "above, the root below. Later versions print kept drafts / drafted tokens.",
-    effect="0.54 here is 0.39 there; rates of different versions are not comparable",
-    remedy="compare acceptance lengths",
-    holds_for="SGLang before the change; told by which formula fits the line",
-    sources=("https://github.com/sgl-project/sglang/issues/11948",),
-)
-REPEATED = FindingKind(
-    code="prompts-repeated",
-    severity="warning",
-    title="Most prompts were already in the cache, whole",
-    explanation="The same prompts were sent again: their prefill costs nothing, and n-gram and draft caches have "
-    "seen the answer (46 tok/s became 167).",
-    effect="TTFT, end-to-end speed and the acceptance of look-up drafters are inflated",
-    remedy="send each prompt once, or flush the cache between runs; drop runs that computed one prompt token",
-    holds_for="SGLang, llama.cpp",
-    sources=("https://github.com/ggml-org/llama.cpp/pull/10455",),
-)
-CACHED = FindingKind(
-    code="prefix-cache-used",
-    severity="note",
-    title="Part of the prompts came from the prefix cache",
-    explanation="Normal in service. In a comparison both arms must have the same share; speculation can lower it.",
-    remedy="compare the shares of both arms, or turn the cache off",
-    holds_for="all engines",
-    sources=(
-        "https://github.com/sgl-project/sglang/issues/32459",
-        "https://github.com/vllm-project/vllm/issues/54360",
-    ),
-)
-IDLE = FindingKind(
-    code="windows-after-idle",
-    severity="note",
-    title="Throughput lines that include idle time were left out",
-    explanation="The first line of a burst divides by the time since the line before, idle time included "
-    "(0.39 tok/s, then 178.86). An idle server's gauge keeps its last value, and its rate is NaN.",
-    remedy="never average throughput over log lines; divide tokens by time at the client",
-    holds_for="SGLang, vLLM",
-    sources=("https://github.com/sgl-project/sglang/issues/11948",),
-)
-AT_CAP = FindingKind(
-    code="running-requests-at-cap",
-    severity="warning",
-    title="Requests waited because the limit of running requests was reached",
-    explanation="The load asked for more concurrency than the server allows.",
-    effect="the concurrency measured is the cap, and latency includes the queue",
-    remedy="raise --max-running-requests (vLLM: --max-num-seqs) in both arms, or measure at the cap",
-    holds_for="SGLang, vLLM",
-    sources=("measured",),
-)
-JIT = FindingKind(
-    code="compiled-while-serving",
-    severity="warning",
-    title="Kernels were compiled while requests ran",
-    explanation="The first requests of a shape pay for compilation: a 32k prefill took over ten minutes, then 22 s.",
-    effect="the numbers around these lines are no speed of the engine",
-    remedy="warm up with the shapes to be measured until two runs agree, then measure",
-    holds_for="SGLang, vLLM",
-    sources=("https://github.com/Blackwellboy/model-serving-minefield",),
-)
-PREFILL = FindingKind(
-    code="prefill-heavy",
-    severity="note",
-    title="Almost all the work was prefill",
-    explanation="Speculation speeds up decoding only. With this mix of prompts and answers it can hardly show.",
-    remedy="judge it by decode speed, or with longer answers",
-    holds_for="SGLang",
-    sources=("derived",),
-)
-CUMULATIVE = FindingKind(
-    code="counts-since-start",
-    severity="note",
-    title="Acceptance here is a sum since the start of the server",
-    explanation="Warm-up and everybody's requests are in it. The V0 engine of vLLM counted accepted tokens behind a "
-    "rejection too, so its rate cannot be turned into a length; the length comes from emitted tokens.",
-    remedy="take the difference of two readings around the measurement",
-    holds_for="vLLM up to 0.7; llama.cpp's statistics lines; counters of a running server",
-    sources=(
-        "https://github.com/vllm-project/vllm/issues/9565",
-        "https://github.com/ggml-org/llama.cpp/pull/23269",
-    ),
-)
+RATE_FORMULA = finding_kind("accept-rate-of-old-formula")
+REPEATED = finding_kind("prompts-repeated")
+CACHED = finding_kind("prefix-cache-used")
+IDLE = finding_kind("windows-after-idle")
+AT_CAP = finding_kind("running-requests-at-cap")
+JIT = finding_kind("compiled-while-serving")
+PREFILL = finding_kind("prefill-heavy")
+CUMULATIVE = finding_kind("counts-since-start")
 
 
 def rate_formula(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
@@ -216,4 +139,3 @@ def cumulative(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (rate_formula, cache, idle, at_cap, compiled, prefill, cumulative)
-KINDS: tuple[FindingKind, ...] = (RATE_FORMULA, REPEATED, CACHED, IDLE, AT_CAP, JIT, PREFILL, CUMULATIVE)

@@ -7,25 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from spectune.diagnose.rules_acceptance import FALLS_WITH_CONTEXT
 from spectune.diagnose.verdict import NotChecked, is_lookup
 from spectune.domain.acceptance import AcceptanceCounts, pool_counts
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
 from spectune.domain.measurement import RequestRecord
 from spectune.domain.trial import Trial
+from spectune.findings.catalogue import finding_kind
 
 MIN_STEPS = 100
 CATEGORY_SHARE = 0.5
 """Kimi-K2.5's draft: C-Eval keeps 0.48 tokens per step where the lowest other set keeps 1.57."""
 
-CATEGORY = FindingKind(
-    code="category-far-below-others",
-    severity="warning",
-    title="One category of prompts has far less acceptance than the others",
-    explanation="A draft that is right elsewhere and wrong in one language or task has not seen it in training. "
-    "That is missing data, not wiring.",
-    effect="this category gains little or loses, hidden in the mean",
-    remedy="train on data of that category, regenerated with the target; until then report per category",
-    holds_for="all engines with acceptance per request",
-    sources=("https://huggingface.co/lightseekorg/kimi-k2.5-eagle3",),
-)
+CATEGORY = finding_kind("category-far-below-others")
 
 
 def trial_findings(trial: Trial, skipped: NotChecked) -> Iterator[Finding]:
@@ -97,6 +88,3 @@ def _by_prompt_length(subject: str, records: Sequence[RequestRecord]) -> Iterato
                 ],
             )
             return
-
-
-KINDS: tuple[FindingKind, ...] = (CATEGORY,)

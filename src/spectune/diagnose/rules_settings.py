@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from spectune.diagnose.facts import RunFacts
 from spectune.diagnose.verdict import NotChecked, Rule, is_lookup, line_of, speculates
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
+from spectune.findings.catalogue import finding_kind
 
 MIN_WINDOWS = 2
 MIN_GENERATED = 64
@@ -15,164 +16,20 @@ LITTLE_MEMORY_GB = 3.0
 """SGLang issue 38341: 1.15, 1.8 and 2.83 GB left after capture, and all three ran out of memory under load."""
 LONG_DRAFT = 8
 
-OFF = FindingKind(
-    code="speculation-silently-off",
-    severity="error",
-    title="Speculation was asked for and does not happen",
-    explanation="A server that cannot use its draft may log one line and serve without it. Everything measured on it "
-    "is plain decoding.",
-    effect="speed and acceptance of this run say nothing about speculation",
-    remedy="read the lines around the draft's load; start with a draft that fits",
-    holds_for="llama.cpp (package xllamacpp 2026.10, measured), SGLang and vLLM by their missing lines",
-    sources=("measured", "https://github.com/ggml-org/llama.cpp/pull/18039"),
-)
-DRAFT_FAILS = FindingKind(
-    code="draft-decode-fails",
-    severity="error",
-    title="The draft's own decoding fails while the server goes on",
-    explanation="The draft's KV cache is out of step with the target's. Each failure is one request, or the rest of "
-    "the run, served without speculation.",
-    effect="the run mixes speculative and plain decoding",
-    remedy="count the run as invalid; update the engine, or use another method",
-    holds_for="llama.cpp",
-    sources=("https://github.com/ggml-org/llama.cpp/pull/18039",),
-)
-VOCABULARY = FindingKind(
-    code="draft-vocabulary-refused",
-    severity="error",
-    title="The engine refused the draft: its vocabulary is not the target's",
-    explanation="A stand-alone draft proposes token ids. They mean the same only if both tokenizers are the same.",
-    remedy="take a draft of the same model family and tokenizer",
-    holds_for="llama.cpp",
-    sources=("https://github.com/ggml-org/llama.cpp/pull/3812",),
-)
-REWRITTEN = FindingKind(
-    code="draft-tokens-rewritten",
-    severity="warning",
-    title="The engine drafts another number of tokens than was asked for",
-    explanation="With topk 1 SGLang drafts one token per step, so it sets num_draft_tokens to num_steps + 1.",
-    effect="two arms that differ only in num_draft_tokens are the same arm",
-    remedy="give --speculative-num-draft-tokens = --speculative-num-steps + 1, or a topk above 1",
-    holds_for="SGLang, at least 0.4 to 0.5.23",
-    sources=("https://github.com/sgl-project/SpecForge/issues/310", "measured"),
-)
-ADAPTIVE_OFF = FindingKind(
-    code="adaptive-drafting-off",
-    severity="warning",
-    title="Adaptive drafting was asked for and is off",
-    explanation="SGLang starts all the same and drafts a fixed number of tokens.",
-    remedy="adaptive drafting needs EAGLE or EAGLE3 with topk 1",
-    holds_for="SGLang 0.5.23",
-    sources=("measured",),
-)
-CAP_SET = FindingKind(
-    code="running-requests-reset",
-    severity="note",
-    title="The engine limited the running requests because of speculation",
-    explanation="SGLang runs at most 48 requests at once when it speculates and nothing else is said; without "
-    "speculation its limit is far higher.",
-    effect="above 48 requests in flight, the baseline runs a larger batch than this server",
-    remedy="set --max-running-requests to the same value in both arms",
-    holds_for="SGLang 0.4 to 0.5.23",
-    sources=("measured",),
-)
-CHANGED = FindingKind(
-    code="settings-changed-by-engine",
-    severity="note",
-    title="The engine does otherwise than asked",
-    explanation="Lines that say disabled, adjusted, reset, overridden, falling back. They are normal, and they are "
-    "why two arms that were asked for alike may run differently.",
-    remedy="compare these lines between the arms",
-    holds_for="all engines",
-    sources=("https://github.com/sgl-project/sglang/blob/main/python/sglang/srt/server_args.py",),
-)
-SIMULATED = FindingKind(
-    code="acceptance-is-simulated",
-    severity="error",
-    title="The acceptance is imposed, not measured",
-    explanation="A variable or setting makes the engine accept drafts at a given rate. It is for finding out what "
-    "speed a better draft would have; the text is wrong.",
-    effect="acceptance and text of this run mean nothing; the step cost is real",
-    remedy="remove it (SGLANG_SIMULATE_ACC_LEN, rejection_sample_method synthetic, --spec-synth-*, "
-    "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS), or label the run as simulated",
-    holds_for="SGLang, vLLM, llama.cpp, TensorRT-LLM",
-    sources=("https://github.com/ROCm/ATOM/issues/555", "measured"),
-)
-LOSSY = FindingKind(
-    code="lossy-acceptance-thresholds",
-    severity="warning",
-    title="Drafts are accepted that the target would not have written",
-    explanation="An acceptance threshold below 1 trades the text for acceptance.",
-    effect="acceptance is higher and the text is another; not comparable with lossless runs",
-    remedy="leave --speculative-accept-threshold-single and -acc at 1.0",
-    holds_for="SGLang",
-    sources=("https://docs.sglang.io/",),
-)
-SKIPPED = FindingKind(
-    code="weights-skipped",
-    severity="warning",
-    title="Tensors were left out at load",
-    explanation="A tensor whose name the engine does not expect is dropped with one line, often printed once for "
-    "many. For a draft or MTP layer that means weights that never arrive.",
-    remedy="compare the names in the checkpoint with those the engine expects; with a quantised checkpoint look at "
-    "its exclude list (fused names: qkv_proj, gate_up_proj)",
-    holds_for="all engines",
-    sources=(
-        "https://github.com/sgl-project/sglang/issues/35797",
-        "https://github.com/NVIDIA-NeMo/RL/pull/3699",
-    ),
-)
-GRAPHS_OFF = FindingKind(
-    code="decode-graphs-off",
-    severity="warning",
-    title="Decoding runs without CUDA graphs",
-    explanation="Without graphs each step pays the launch of every kernel, and a speculative step has several times "
-    "as many. Batches above the largest captured one run without.",
-    effect="a large part of the speed-up is lost, most at small batches",
-    remedy="capture the batches that occur (--cuda-graph-max-bs-decode, older: --cuda-graph-max-bs), and the same in "
-    "both arms",
-    holds_for="SGLang",
-    sources=(
-        "https://github.com/sgl-project/sglang/pull/36324",
-        "https://github.com/sgl-project/sglang/issues/5502",
-    ),
-)
-LITTLE_MEMORY = FindingKind(
-    code="little-memory-left",
-    severity="warning",
-    title="Little device memory was left around graph capture",
-    explanation="Verification of many drafted tokens needs workspace that is allocated under load. A server with "
-    "less than 3 GB left passed capture and ran out of memory with traffic.",
-    remedy="lower --mem-fraction-static, the largest captured batch, or the number of drafted tokens",
-    holds_for="SGLang on GPUs, 8 or more drafted tokens",
-    sources=(
-        "https://github.com/sgl-project/sglang/issues/38341",
-        "https://github.com/sgl-project/sglang/pull/3430",
-    ),
-)
-PARAMETERS = FindingKind(
-    code="sampling-parameters-ignored",
-    severity="note",
-    title="Some sampling parameters have no effect under speculation",
-    explanation="The engine says that it ignores them: requests that use them get other text than without "
-    "speculation.",
-    remedy="keep penalties, min_p and logit_bias out of both arms",
-    holds_for="vLLM",
-    sources=("https://github.com/vllm-project/vllm/issues/18902", "measured"),
-)
-POSITIONS = FindingKind(
-    code="context-longer-than-draft",
-    severity="warning",
-    title="The context served is longer than the draft was made for",
-    explanation="Beyond the draft's max_position_embeddings its drafts are wrong, or the kernel fails.",
-    effect="acceptance falls in long requests; without an override the server refuses to start",
-    remedy="lower --context-length to the draft's, or use a draft made for this length",
-    holds_for="SGLang (with SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1), vLLM",
-    sources=(
-        "https://github.com/sgl-project/sglang/issues/3574",
-        "https://github.com/vllm-project/vllm/issues/23072",
-    ),
-)
+OFF = finding_kind("speculation-silently-off")
+DRAFT_FAILS = finding_kind("draft-decode-fails")
+VOCABULARY = finding_kind("draft-vocabulary-refused")
+REWRITTEN = finding_kind("draft-tokens-rewritten")
+ADAPTIVE_OFF = finding_kind("adaptive-drafting-off")
+CAP_SET = finding_kind("running-requests-reset")
+CHANGED = finding_kind("settings-changed-by-engine")
+SIMULATED = finding_kind("acceptance-is-simulated")
+LOSSY = finding_kind("lossy-acceptance-thresholds")
+SKIPPED = finding_kind("weights-skipped")
+GRAPHS_OFF = finding_kind("decode-graphs-off")
+LITTLE_MEMORY = finding_kind("little-memory-left")
+PARAMETERS = finding_kind("sampling-parameters-ignored")
+POSITIONS = finding_kind("context-longer-than-draft")
 
 
 def speculation_off(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
@@ -321,19 +178,3 @@ def memory(run: RunFacts, skipped: NotChecked) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (speculation_off, rewritten, simulated, skipped_weights, graphs, memory, notices)
-KINDS: tuple[FindingKind, ...] = (
-    OFF,
-    DRAFT_FAILS,
-    VOCABULARY,
-    REWRITTEN,
-    ADAPTIVE_OFF,
-    CAP_SET,
-    CHANGED,
-    SIMULATED,
-    LOSSY,
-    SKIPPED,
-    GRAPHS_OFF,
-    LITTLE_MEMORY,
-    PARAMETERS,
-    POSITIONS,
-)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spectune.domain.findings import FindingKind
 from spectune.preflight import (
     draft_fit_blocks,
     draft_fit_config,
@@ -55,5 +54,4 @@ def files_were_read(situation: Situation) -> Judgement:
     return not_checked(*reasons)
 
 
-KINDS: tuple[FindingKind, ...] = tuple(kind for module in _MODULES for kind in module.KINDS)
 RULES: tuple[Rule, ...] = (*(rule for module in _MODULES for rule in module.RULES), files_were_read)

@@ -4,65 +4,15 @@ from __future__ import annotations
 
 from spectune.checkpoints.config_values import as_section
 from spectune.checkpoints.facts import CheckpointFacts
-from spectune.domain.findings import FindingKind
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import identify
-from spectune.preflight.draft_fit_tables import SGLANG_READ, VLLM_READ
 from spectune.preflight.rules import FINE, Judgement, Rule, found
 from spectune.preflight.situation import Situation
 
-BLOCK_SIZE = FindingKind(
-    code="draft-block-size",
-    severity="warning",
-    title="More tokens are drafted than the block the draft was trained for",
-    explanation=(
-        "A block draft fills a block of `block_size` positions, of which the first holds the last token of the "
-        "target. Drafting more than the rest asks for positions it never saw."
-    ),
-    effect="positions past the block are wrong nearly always",
-    holds_for=f"{SGLANG_READ}, {VLLM_READ}",
-    sources=("https://github.com/Blackwellboy/model-serving-minefield",),
-)
-BLOCK_CUT = FindingKind(
-    code="draft-block-cut",
-    severity="note",
-    title="Fewer tokens are drafted than the block the draft was trained for",
-    explanation=(
-        "The draft computes its whole block in any case, so drafting fewer tokens saves little. One combination "
-        "(DFlash 2, an NVFP4 target, 2 tokens) did not start at all."
-    ),
-    effect="part of the block is computed and thrown away",
-    holds_for="SGLang, vLLM",
-    sources=("https://github.com/Blackwellboy/model-serving-minefield",),
-)
-BLOCK_TARGET = FindingKind(
-    code="draft-block-target-differs",
-    severity="warning",
-    title="The block draft was made for a target with another number of layers",
-    explanation=(
-        "`num_target_layers` is the depth of the target it was trained on. SGLang warns and chooses the layers by "
-        "the depth of the target it runs."
-    ),
-    effect="the draft reads other layers than it was trained on",
-    holds_for=SGLANG_READ,
-    sources=("read in SGLang 0.5.23: spec_aux_hidden_state.py",),
-)
-BLOCK_KEYS = FindingKind(
-    code="draft-block-keys-absent",
-    severity="note",
-    title="The block draft's configuration does not name its layers or its mask token",
-    explanation=(
-        "Without `target_layer_ids` the engine spreads the layers evenly, without `mask_token_id` it takes a default. "
-        "A draft that trained well and keeps hardly any token when served was saved without them."
-    ),
-    effect="acceptance near 1.00 if the trainer used other layers",
-    holds_for=SGLANG_READ,
-    sources=(
-        "https://github.com/sgl-project/SpecForge/issues/455",
-        "read in SGLang 0.5.23: speculative/dflash_utils.py",
-    ),
-)
-
-KINDS = (BLOCK_SIZE, BLOCK_CUT, BLOCK_TARGET, BLOCK_KEYS)
+BLOCK_SIZE = finding_kind("draft-block-size")
+BLOCK_CUT = finding_kind("draft-block-cut")
+BLOCK_TARGET = finding_kind("draft-block-target-differs")
+BLOCK_KEYS = finding_kind("draft-block-keys-absent")
 
 
 def _block_draft(situation: Situation) -> CheckpointFacts | None:

@@ -5,40 +5,14 @@ from __future__ import annotations
 import re
 
 from spectune.checkpoints.facts import CheckpointFacts, DeclaredBase
-from spectune.domain.findings import FindingKind
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import is_own_draft
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 
-OTHER_BASE = FindingKind(
-    code="draft-of-another-model",
-    severity="warning",
-    title="The draft says it was made for another model than this target",
-    explanation=(
-        "A draft imitates one model. With a fine-tuned sibling of it every shape fits, the server starts, and fewer "
-        "drafts are kept: typically 20 to 50 % at the first position where 60 % and more would be usual. No file "
-        "but the model card can show it; a Kimi-K2 draft and a Kimi-K2.5 draft have the same configuration."
-    ),
-    effect="fewer drafts kept than with the model it was made for; retraining cures it",
-    holds_for="every engine",
-    sources=("https://github.com/SafeAILab/EAGLE/issues/98",),
-    remedy="measure: below 50 % at the first position, look for a draft made for this target, or train one",
-)
-TEMPLATE_DIFFERS = FindingKind(
-    code="draft-chat-template-differs",
-    severity="note",
-    title="The draft's folder holds another chat template than the target's",
-    explanation=(
-        "A template that adds or removes tokens (Qwen3's empty `<think>` block is one) makes served text differ from "
-        "the text the draft was trained on, from the first answer token."
-    ),
-    effect="lower acceptance, mostly at the start of answers",
-    holds_for="every engine",
-    sources=("https://github.com/sgl-project/SpecForge/issues/296",),
-    remedy="render one prompt with both templates and compare the token ids",
-)
+OTHER_BASE = finding_kind("draft-of-another-model")
+TEMPLATE_DIFFERS = finding_kind("draft-chat-template-differs")
 
-KINDS = (OTHER_BASE, TEMPLATE_DIFFERS)
 
 _VARIANT = re.compile(
     r"(fp8|fp4|nvfp4|mxfp4|int8|int4|w\d+a\d+|awq|gptq|bnb|gguf|quantized|dynamic|block|bf16|fp16|f16|f32|[48]bit|"

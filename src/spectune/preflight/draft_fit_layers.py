@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from spectune.checkpoints.config import LAYERS_KEY, trained_layers
 from spectune.checkpoints.facts import AuxLayers, CheckpointFacts
-from spectune.domain.findings import Finding, FindingKind, Severity
+from spectune.domain.findings import Finding, Severity
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import identify
 from spectune.preflight.draft_fit_layer_reading import (
     default_inputs,
@@ -21,75 +22,11 @@ from spectune.preflight.draft_fit_tables import DESCRIBED
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 
-OUT_OF_RANGE = FindingKind(
-    code="draft-layer-out-of-range",
-    severity="error",
-    title="The draft asks for a layer that the target does not have",
-    explanation=(
-        "A state that no layer hands out is missing from the input of `fc`: the server ends with a shape error on "
-        "the first draft, or never collects the state."
-    ),
-    effect="a shape error on the first request",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0",
-    sources=("read in both engines' model code",),
-)
-ORDER = FindingKind(
-    code="draft-layer-order",
-    severity="error",
-    title="The layer ids repeat, or are not in rising order",
-    explanation=(
-        "Engines collect states in the order of the layers, each once. A draft trained on another order, or on one "
-        "layer twice, gets its inputs swapped or too few of them."
-    ),
-    effect="acceptance near that of a random draft, or a shape error",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0",
-    sources=("read in vLLM 0.32.0: models/interfaces.py _set_aux_hidden_state_layers",),
-)
-CONVENTION = FindingKind(
-    code="draft-layer-convention",
-    severity="warning",
-    title="The engine will read the draft's layer ids in another convention than they were written in",
-    explanation=(
-        "SGLang reads `eagle_config.eagle_aux_hidden_state_layer_ids` as outputs of layers (and adds one), but "
-        "ignores ids at the top level; for DeepSeek and Kimi targets it adds one only if the first id is 1. vLLM's "
-        "first runner, the one of its CPU build, takes both places as inputs, as written, the top level first; its "
-        "second runner reads the top level only. Inputs at the top level beside outputs under `eagle_config` are "
-        "right for all of them, and `spectune drafter export` writes both. One layer off costs acceptance and fails "
-        "nothing. Drafts trained by `spectune drafter train` on other layers than the usual ones say so in a key of "
-        "their own, which no engine reads: there it is an error."
-    ),
-    effect="acceptance a little to much lower than the draft could give, without any message",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0",
-    sources=(
-        "read in SGLang 0.5.23: models/*.py set_eagle3_layers_to_capture",
-        "read in vLLM 0.32.0: v1/worker/gpu_model_runner.py, v1/worker/gpu/spec_decode/eagle/eagle3_utils.py",
-    ),
-)
-GUESSED = FindingKind(
-    code="draft-layers-guessed",
-    severity="note",
-    title="The draft does not say which layers it reads, so the engine takes its default",
-    explanation=(
-        "Without ids in the draft's configuration SGLang and vLLM take the inputs of layers 2, N/2 and N-3. That is "
-        "what most drafts without ids were trained on, but nothing in the files says so."
-    ),
-    holds_for="SGLang 0.5.23, vLLM 0.32.0",
-    sources=("read in both engines' model code",),
-)
-NOT_ATTENTION = FindingKind(
-    code="draft-layer-not-attention",
-    severity="warning",
-    title="The draft would read states beside layers without full attention",
-    explanation=(
-        "In hybrid targets only some layers attend to the whole context. Drafts for them are trained on states of "
-        "those layers; the engines' default ids fall between them."
-    ),
-    effect="lower acceptance than the draft could give",
-    holds_for="hybrid targets (Qwen3-Next and its like)",
-    sources=("https://huggingface.co/thoughtworks/Qwen3-Coder-Next-Eagle3",),
-)
-
-KINDS = (OUT_OF_RANGE, ORDER, CONVENTION, GUESSED, NOT_ATTENTION)
+OUT_OF_RANGE = finding_kind("draft-layer-out-of-range")
+ORDER = finding_kind("draft-layer-order")
+CONVENTION = finding_kind("draft-layer-convention")
+GUESSED = finding_kind("draft-layers-guessed")
+NOT_ATTENTION = finding_kind("draft-layer-not-attention")
 
 
 def _pair(situation: Situation) -> tuple[CheckpointFacts, CheckpointFacts] | None:

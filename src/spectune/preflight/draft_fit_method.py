@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from spectune.domain.findings import Finding, FindingKind, Severity
+from spectune.domain.findings import Finding, Severity
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import (
     DraftIdentity,
     Family,
@@ -19,48 +20,9 @@ from spectune.preflight.flags_speculative import speculation_of
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 
-ALGORITHM_MISMATCH = FindingKind(
-    code="draft-algorithm-mismatch",
-    severity="error",
-    title="The method asked for is not the one the draft was made for",
-    explanation=(
-        "Every kind of draft takes other inputs from its target: an EAGLE-1 or -2 head one hidden state, an "
-        "EAGLE-3 head several, concatenated and projected by `fc`; a stand-alone draft none. Under SGLang's EAGLE "
-        "flag an EAGLE-3 draft receives one state of the width it uses inside, so its `fc` layer is skipped, the "
-        "target's output head replaces its own, and nearly every draft is rejected. The output stays correct, "
-        "nothing is logged, and the acceptance length reads 1.00. vLLM and llama.cpp mostly refuse to start."
-    ),
-    slows=True,
-    effect="acceptance length 1.00: every draft is computed and thrown away, slower than no speculation",
-    holds_for="SGLang to 0.5.23 (silent), vLLM to 0.32, llama.cpp (refused at start)",
-    sources=("https://github.com/sgl-project/sglang/pull/21272", "measured on SGLang 0.5.23"),
-)
-DRAFT_MISSING = FindingKind(
-    code="draft-missing",
-    severity="error",
-    title="The method needs a draft model and none is named",
-    explanation=(
-        "Without a draft path SGLang loads the target a second time as its own draft, and fails after both loads "
-        "(`no attribute 'hot_token_id'` or `set_embed`); vLLM refuses. Only a target with multi-token-prediction "
-        "layers can draft for itself."
-    ),
-    effect="the server ends after loading the target twice",
-    holds_for="SGLang to 0.5.23, vLLM to 0.32, llama.cpp",
-    sources=("https://github.com/sgl-project/sglang/issues/36528",),
-)
-METHOD_GUESSED = FindingKind(
-    code="draft-method-guessed",
-    severity="note",
-    title="No method is given, so the engine guesses one from the draft's name",
-    explanation=(
-        "Without `method` in `--speculative-config` vLLM looks for `eagle-`, `eagle3`, `dflash` or `dspark` in the "
-        "draft's path, then at its `model_type`, and otherwise treats it as a stand-alone draft model. A renamed "
-        "folder changes the method; versions of 2025 missed EAGLE-3 heads altogether."
-    ),
-    holds_for="vLLM to 0.32",
-    sources=("https://github.com/vllm-project/vllm/pull/21737",),
-)
-KINDS = (ALGORITHM_MISMATCH, DRAFT_MISSING, METHOD_GUESSED)
+ALGORITHM_MISMATCH = finding_kind("draft-algorithm-mismatch")
+DRAFT_MISSING = finding_kind("draft-missing")
+METHOD_GUESSED = finding_kind("draft-method-guessed")
 
 _FITS: dict[str, frozenset[Family]] = {
     "eagle": frozenset({"eagle", "mtp"}),

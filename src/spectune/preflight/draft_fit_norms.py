@@ -3,44 +3,16 @@
 from __future__ import annotations
 
 from spectune.checkpoints.facts import CheckpointFacts
-from spectune.domain.findings import FindingKind
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import identify
-from spectune.preflight.draft_fit_tables import DESCRIBED, LLAMA_EAGLE3_DRAFTS, SGLANG_READ, VLLM_READ
+from spectune.preflight.draft_fit_tables import DESCRIBED, LLAMA_EAGLE3_DRAFTS
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 from spectune.preflight.versions import is_older
 
-OPTION_IGNORED = FindingKind(
-    code="draft-option-ignored",
-    severity="warning",
-    title="The engine does not know an option of the draft's configuration",
-    explanation=(
-        "Options such as `norm_before_residual`, `norm_before_fc`, `fc_norm` and `norm_output` change what the "
-        "draft computes. An engine that does not know one serves the draft without it: the shapes fit, nothing is "
-        "logged, and acceptance is lower. SGLang has no `norm_before_residual`; vLLM before 38111 did not pass "
-        "`norm_before_fc` on from speculators configurations, and knows no `use_aux_norm`."
-    ),
-    effect="lower acceptance, without any message",
-    holds_for=f"{SGLANG_READ}, {VLLM_READ}; norm_before_fc in speculators format: vLLM before about 0.19",
-    sources=(
-        "https://github.com/vllm-project/vllm/pull/38111",
-        "read in both engines' models/llama_eagle3.py",
-    ),
-)
-DEFAULT_DIFFERS = FindingKind(
-    code="draft-norm-default",
-    severity="note",
-    title="norm_before_residual is not written, and its default depends on the format",
-    explanation=(
-        "For a speculators configuration vLLM takes `true`, for a plain EAGLE-3 configuration `false`. A head that "
-        "was converted from one format to the other without the key runs with the other order."
-    ),
-    effect="lower acceptance if the trainer meant the other order",
-    holds_for="vLLM 0.11 to 0.32",
-    sources=("https://github.com/vllm-project/vllm/pull/25961", "read in vLLM 0.32.0: speculators/algos.py"),
-)
+OPTION_IGNORED = finding_kind("draft-option-ignored")
+DEFAULT_DIFFERS = finding_kind("draft-norm-default")
 
-KINDS = (OPTION_IGNORED, DEFAULT_DIFFERS)
 
 _KNOWN = {
     "sglang": frozenset({"norm_before_fc", "fc_norm", "use_aux_norm", "norm_output"}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spectune.domain.findings import FindingKind
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import (
     is_own_draft,
 )
@@ -11,20 +11,7 @@ from spectune.preflight.flags_speculative import speculation_of
 from spectune.preflight.rules import FINE, Judgement, Rule, found
 from spectune.preflight.situation import Situation
 
-HEADS_NOT_DIVISIBLE = FindingKind(
-    code="heads-not-divisible-by-tp",
-    severity="error",
-    title="The attention heads cannot be divided over the GPUs",
-    explanation=(
-        "Tensor parallelism gives every GPU the same number of attention heads, of the target and of the draft. "
-        "A number of heads that is no multiple of the number of GPUs is refused."
-    ),
-    effect="the server refuses to start",
-    holds_for="SGLang 0.5.23 without attention data parallelism, vLLM 0.32.0",
-    sources=("read in both engines' model code",),
-)
-
-KINDS = (HEADS_NOT_DIVISIBLE,)
+HEADS_NOT_DIVISIBLE = finding_kind("heads-not-divisible-by-tp")
 
 
 def heads_divide(situation: Situation) -> Judgement:

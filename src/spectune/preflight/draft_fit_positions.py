@@ -3,44 +3,16 @@
 from __future__ import annotations
 
 from spectune.checkpoints.facts import CheckpointFacts
-from spectune.domain.findings import FindingKind
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import identify, is_own_draft
 from spectune.preflight.flags_common import whole_number
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 from spectune.preflight.versions import is_older
 
-CONTEXT_LONGER = FindingKind(
-    code="draft-context-shorter",
-    severity="error",
-    title="The server's context is longer than the draft's max_position_embeddings",
-    explanation=(
-        "SGLang gives the draft the target's context length and refuses one longer than the draft's "
-        "`max_position_embeddings`, after the target has been loaded. `SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1` "
-        "lets it start; acceptance then falls where the draft was not trained. vLLM to early 2026 read past the end "
-        "of the draft's rotary table; it now stretches the draft's limit by itself."
-    ),
-    effect="the server refuses to start, or acceptance falls with the length of the context",
-    holds_for="SGLang to 0.5.23 (measured), vLLM before its fix of issue 48894 (about 0.24)",
-    sources=(
-        "https://github.com/sgl-project/sglang/issues/3574",
-        "https://github.com/vllm-project/vllm/issues/23072",
-        "measured on SGLang 0.5.23",
-    ),
-)
-ROPE_DIFFERS = FindingKind(
-    code="draft-rope-differs",
-    severity="note",
-    title="The draft's rotary base is not the target's",
-    explanation=(
-        "Trainers usually copy the rotary settings of the target. A draft with its own base was trained so, which "
-        "works, or lost the key in a conversion, which costs acceptance; the files cannot tell which."
-    ),
-    holds_for="every engine",
-    sources=("https://github.com/sgl-project/SpecForge/blob/main/configs/llama4-scout-17B-16E-eagle3.json",),
-)
+CONTEXT_LONGER = finding_kind("draft-context-shorter")
+ROPE_DIFFERS = finding_kind("draft-rope-differs")
 
-KINDS = (CONTEXT_LONGER, ROPE_DIFFERS)
 
 _ALLOW = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _LENGTH_FLAG = {"sglang": "context-length", "vllm": "max-model-len"}

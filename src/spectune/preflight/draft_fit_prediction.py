@@ -5,74 +5,23 @@ from __future__ import annotations
 import re
 
 from spectune.checkpoints.facts import CheckpointFacts
-from spectune.domain.findings import FindingKind
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import is_own_draft
 from spectune.preflight.draft_fit_tables import (
     SGLANG_MTP_TARGETS,
-    SGLANG_READ,
 )
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 
-MTP_MISSING = FindingKind(
-    code="mtp-layers-missing",
-    severity="error",
-    title="The target's files hold no multi-token-prediction layer",
-    explanation=(
-        "Conversions and quantisations often drop the prediction layer and leave `num_nextn_predict_layers` in the "
-        "configuration. The engine then drafts with random values, or refuses."
-    ),
-    effect="the server ends while loading, or every draft is rejected",
-    holds_for="every engine",
-    sources=("https://github.com/sgl-project/sglang/issues/35797",),
-)
-MTP_DEPTH = FindingKind(
-    code="mtp-depth-is-not-draft-count",
-    severity="note",
-    title="One prediction layer can draft several tokens",
-    explanation=(
-        "`num_nextn_predict_layers` says how many layers there are, not how many tokens to draft: engines run one "
-        "layer several times. Vendors draft three with one layer, where drafting one gives a third of the gain."
-    ),
-    holds_for="vLLM, SGLang",
-    sources=("https://github.com/Blackwellboy/model-serving-minefield",),
-)
-UNFUSED_EXCLUDE = FindingKind(
-    code="mtp-exclude-list-unfused",
-    severity="warning",
-    title="The exclude list names the parts of layers that the engine fuses",
-    explanation=(
-        "Engines load q, k and v as one `qkv_proj`, gate and up as one `gate_up_proj`. An exclude list that names "
-        "`mtp...q_proj` and its sisters one by one does not match the fused names, so SGLang allocates quantised "
-        "parameters for the unquantised layer and drops its tensors, with one warning for all of them."
-    ),
-    slows=True,
-    effect="acceptance length 1.00 (every line of the log), or far below the usual",
-    holds_for=f"SGLang of August 2026; not settled whether fixed in {SGLANG_READ}",
-    sources=("https://github.com/sgl-project/sglang/issues/35797",),
-)
-PREFIX_EXCLUDE = FindingKind(
-    code="mtp-exclude-list-prefix",
-    severity="warning",
-    title="The exclude list names the prediction layer by a number the engine does not map",
-    explanation=(
-        "SGLang loads the prediction layer under another name and maps the checkpoint's `model.layers.61` to it, "
-        "the number of DeepSeek-V3. In a model with another number of layers the excluded modules are not found, "
-        "and unquantised weights are loaded into quantised parameters."
-    ),
-    effect="the server ends with a shape or dtype error for eh_proj",
-    holds_for=f"SGLang of April 2026 to {SGLANG_READ}, Quark checkpoints",
-    sources=(
-        "https://github.com/sgl-project/sglang/pull/30379",
-        "read in SGLang 0.5.23: models/deepseek_nextn.py",
-    ),
-)
+MTP_MISSING = finding_kind("mtp-layers-missing")
+MTP_DEPTH = finding_kind("mtp-depth-is-not-draft-count")
+UNFUSED_EXCLUDE = finding_kind("mtp-exclude-list-unfused")
+PREFIX_EXCLUDE = finding_kind("mtp-exclude-list-prefix")
 _PARTS = re.compile(r"\.(q_proj|k_proj|v_proj|gate_proj|up_proj)$")
 _MTP = re.compile(r"(^|\.)mtp(\.|$)|nextn|\.eh_proj|\.enorm|\.hnorm")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
-KINDS = (MTP_MISSING, MTP_DEPTH, UNFUSED_EXCLUDE, PREFIX_EXCLUDE)
 _PARTS = re.compile(r"\.(q_proj|k_proj|v_proj|gate_proj|up_proj)$")
 _MTP = re.compile(r"(^|\.)mtp(\.|$)|nextn|\.eh_proj|\.enorm|\.hnorm")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")

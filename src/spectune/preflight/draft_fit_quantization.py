@@ -5,71 +5,18 @@ from __future__ import annotations
 import re
 
 from spectune.checkpoints.facts import TensorInfo
-from spectune.domain.findings import FindingKind
 from spectune.domain.sizes import in_bytes
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import identify, is_own_draft
-from spectune.preflight.draft_fit_tables import SGLANG_READ, VLLM_READ
 from spectune.preflight.flags_speculative import speculation_of
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 
-INHERITED = FindingKind(
-    code="draft-inherits-quantization",
-    severity="error",
-    title="The draft inherits a quantisation that its files do not have",
-    explanation=(
-        "SGLang gives the draft the target's `--quantization` unless the draft's own configuration names one or "
-        "`--speculative-draft-model-quantization` is given. A method that needs a quantised checkpoint (AWQ, GPTQ "
-        "and their like) then looks for its configuration beside an unquantised draft and fails."
-    ),
-    effect="the server ends with `Cannot find the config file for awq`",
-    holds_for=f"SGLang from June 2026 to {SGLANG_READ}",
-    sources=("https://github.com/sgl-project/sglang/pull/28196",),
-)
-STAYS_WIDE = FindingKind(
-    code="draft-not-quantized",
-    severity="note",
-    title="The draft stays in its own precision",
-    explanation=(
-        "vLLM applies `--quantization` to the target, and to multi-token-prediction layers inside it, but not to a "
-        "separate draft: that keeps the precision of its files, and takes the memory for it. SGLang does the "
-        "opposite."
-    ),
-    effect="less memory for the KV cache than planned",
-    holds_for=f"{VLLM_READ} and before",
-    sources=("https://github.com/vllm-project/vllm/pull/40849",),
-)
-NARROW_HEAD = FindingKind(
-    code="draft-weights-below-8-bit",
-    severity="warning",
-    title="The draft head or prediction layer is quantised below 8 bits",
-    explanation=(
-        "A draft head is one layer: it has nothing to average its rounding away with. Prediction layers extracted "
-        "with 4-bit quantisation were seen to have every draft rejected, where the same layers in BF16 kept four of "
-        "five."
-    ),
-    slows=True,
-    effect="acceptance down to zero",
-    holds_for="vLLM and forks of April 2026",
-    sources=(
-        "https://github.com/waybarrios/vllm-mlx/issues/471",
-        "https://github.com/vllm-project/vllm/issues/36331",
-    ),
-)
-MIXED_ASSISTANT = FindingKind(
-    code="draft-for-unquantized-target",
-    severity="note",
-    title="An assistant draft trained on the unquantised target serves a quantised one",
-    explanation=(
-        "Gemma-4 assistants with FP8 targets were reported to keep 0.2 % of their drafts; the cause was not settled, "
-        "and the same assistants did well with the BF16 target."
-    ),
-    effect="possibly hardly any draft kept: compare with the unquantised target",
-    holds_for="vLLM of May 2026",
-    sources=("https://github.com/vllm-project/vllm/issues/41789",),
-)
+INHERITED = finding_kind("draft-inherits-quantization")
+STAYS_WIDE = finding_kind("draft-not-quantized")
+NARROW_HEAD = finding_kind("draft-weights-below-8-bit")
+MIXED_ASSISTANT = finding_kind("draft-for-unquantized-target")
 
-KINDS = (INHERITED, STAYS_WIDE, NARROW_HEAD, MIXED_ASSISTANT)
 
 _NEED_A_CONFIG = re.compile(
     r"awq|gptq|marlin|compressed-tensors|modelopt|quark|auto-round|w4afp8|moe_wna16|aqlm"

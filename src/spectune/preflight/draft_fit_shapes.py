@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spectune.checkpoints.facts import CheckpointFacts
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import (
     fc_evidence,
     fc_tensor,
@@ -15,49 +16,10 @@ from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 from spectune.preflight.versions import is_older
 
-HIDDEN_DIFFERS = FindingKind(
-    code="draft-hidden-size-differs",
-    severity="error",
-    title="The draft's hidden size is not the target's",
-    explanation=(
-        "A head that reads the target's hidden states usually has its width, and borrows its token embeddings. "
-        "Another width is legal only if the draft says which width it takes from the target (`target_hidden_size`) "
-        "and brings its own `embed_tokens`; engines of before mid 2025 could not load such a draft at all."
-    ),
-    effect="the server ends with a shape error, or a KeyError for embed_tokens.weight",
-    holds_for="vLLM 0.8.5 and 0.9.0 for any difference; later versions and SGLang as described",
-    sources=(
-        "https://github.com/vllm-project/vllm/issues/18906",
-        "read in SGLang 0.5.23: models/llama.py set_embed",
-    ),
-)
-TARGET_WIDTH_DIFFERS = FindingKind(
-    code="draft-target-width-differs",
-    severity="error",
-    title="The draft was made for a target of another width",
-    explanation=(
-        "`target_hidden_size`, or the input width of `fc`, says how wide the hidden states are that the draft "
-        "reads. A target of another width cannot feed it: it is a draft for another model."
-    ),
-    effect="the server ends with a shape error",
-    holds_for="every engine",
-    sources=("https://github.com/vllm-project/vllm/issues/18906",),
-)
-CONFIG_CONTRADICTS = FindingKind(
-    code="draft-tensor-shape",
-    severity="error",
-    title="A tensor of the draft has another shape than its configuration gives",
-    explanation=(
-        "Engines allocate every layer from `config.json` (hidden size, heads, `head_dim`, or hidden / heads where "
-        "that is absent) and then copy the tensors in. A tensor of another shape ends the start, after the target "
-        "has been loaded."
-    ),
-    effect="the server ends with a shape error",
-    holds_for="every engine",
-    sources=("read in SGLang 0.5.23 and vLLM 0.32.0: models/llama_eagle3.py",),
-)
+HIDDEN_DIFFERS = finding_kind("draft-hidden-size-differs")
+TARGET_WIDTH_DIFFERS = finding_kind("draft-target-width-differs")
+CONFIG_CONTRADICTS = finding_kind("draft-tensor-shape")
 
-KINDS = (HIDDEN_DIFFERS, TARGET_WIDTH_DIFFERS, CONFIG_CONTRADICTS)
 
 _HEADS = frozenset({"eagle", "eagle3", "dflash", "dspark", "mtp", "medusa"})
 _EMBEDDINGS = ("embed_tokens.weight", "model.embed_tokens.weight", "token_embd.weight")

@@ -3,54 +3,15 @@
 from __future__ import annotations
 
 from spectune.checkpoints.facts import CheckpointFacts
-from spectune.domain.findings import FindingKind
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import fc_evidence, fc_tensor, identify, state_width
-from spectune.preflight.draft_fit_tables import (
-    SGLANG_READ,
-    VLLM_READ,
-)
 from spectune.preflight.rules import FINE, Judgement, Rule, found
 from spectune.preflight.situation import Situation
 from spectune.preflight.versions import is_older
 
-STATES_UNDECLARED = FindingKind(
-    code="draft-state-count",
-    severity="error",
-    title="The draft's fc layer takes another number of hidden states than its configuration says",
-    explanation=(
-        "The width of `fc` divided by the target's hidden size is the number of hidden states the draft fuses. "
-        "Engines build `fc` for `num_aux_hidden_states`, else for as many layers as `eagle_config` lists, else for "
-        "three; another width fails while the weights are loaded."
-    ),
-    effect="the server ends with a shape error for fc.weight",
-    holds_for=f"{SGLANG_READ}, {VLLM_READ}",
-    sources=(
-        "https://github.com/sgl-project/sglang/pull/24620",
-        "https://github.com/vllm-project/vllm/pull/42764",
-    ),
-)
-NEEDS_NEWER = FindingKind(
-    code="draft-needs-newer-engine",
-    severity="error",
-    title="The draft uses features that this version of the engine does not have",
-    explanation=(
-        "EAGLE-3.1 drafts (`fc_norm`, `norm_output`), drafts of several layers and drafts that fuse another number "
-        "of states than three came with SGLang's pull request 24663 and vLLM's 42764, both of May 2026. Earlier "
-        "versions drop the extra tensors or fail on the shape of `fc`."
-    ),
-    holds_for="SGLang before about 0.5.12, vLLM before about 0.21",
-    sources=(
-        "https://github.com/sgl-project/sglang/pull/24663",
-        "https://github.com/vllm-project/vllm/pull/42764",
-        "https://github.com/vllm-project/speculators/pull/610",
-    ),
-)
+STATES_UNDECLARED = finding_kind("draft-state-count")
+NEEDS_NEWER = finding_kind("draft-needs-newer-engine")
 _NEWER = {"sglang": ("0.5.12", "24663"), "vllm": ("0.21", "42764")}
-
-KINDS = (
-    STATES_UNDECLARED,
-    NEEDS_NEWER,
-)
 
 
 def state_count_declared(situation: Situation) -> Judgement:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from spectune.checkpoints.facts import CheckpointFacts
-from spectune.domain.findings import Finding, FindingKind, Severity
+from spectune.domain.findings import Finding, Severity
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import identify
 from spectune.preflight.draft_fit_tables import (
     MLA_EAGLE3_DRAFTS,
@@ -19,38 +20,9 @@ from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 from spectune.preflight.versions import is_older
 
-DRAFT_UNSUPPORTED = FindingKind(
-    code="draft-architecture-unsupported",
-    severity="error",
-    title="This engine has no model class for the draft's architecture",
-    explanation=(
-        "The draft's `architectures` entry names the class that loads it. Trainers write names for one engine: the "
-        "speculators format and the names beginning with `Eagle3` are vLLM's, `LlamaForCausalLMEagle3` is known to "
-        "both, and a draft with latent attention (MLA) needs a release that has that class."
-    ),
-    effect="the server ends while it builds the draft, after the target has been loaded",
-    holds_for=f"{SGLANG_READ}, {VLLM_READ}; latent attention: vLLM from 0.18",
-    sources=("https://huggingface.co/lightseekorg/kimi-k2.5-eagle3-mla", "read in both engines' registries"),
-)
-TARGET_UNHOOKED = FindingKind(
-    code="target-without-eagle3-hooks",
-    severity="error",
-    title="The target's class cannot hand out the hidden states EAGLE-3 needs",
-    explanation=(
-        "EAGLE-3 reads hidden states from inside the target, so the target's class must be able to collect them: "
-        "`set_eagle3_layers_to_capture` in SGLang, `SupportsEagle3` in vLLM, layer inputs in llama.cpp's graph. A "
-        "class without it is found out only when the draft starts, after the target has been loaded."
-    ),
-    effect="the server ends after the target has been loaded",
-    holds_for=f"{SGLANG_READ}, {VLLM_READ}, llama.cpp to build 9900",
-    sources=(
-        "https://huggingface.co/thoughtworks/Qwen2.5-7B-Instruct-Eagle3",
-        "https://github.com/ggml-org/llama.cpp/issues/24541",
-        "read in both engines' model code",
-    ),
-)
+DRAFT_UNSUPPORTED = finding_kind("draft-architecture-unsupported")
+TARGET_UNHOOKED = finding_kind("target-without-eagle3-hooks")
 
-KINDS = (DRAFT_UNSUPPORTED, TARGET_UNHOOKED)
 
 _UNHOOKED_IN_LLAMACPP = frozenset({"minimax-m2", "qwen35", "qwen35moe", "qwen36", "qwen3next"})
 _SPECULATORS_LAYERS = ("llama", "qwen3")

@@ -5,86 +5,23 @@ from __future__ import annotations
 import re
 
 from spectune.checkpoints.facts import CheckpointFacts
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import FC_NAMES, Q_NAMES, identify, is_own_draft
 from spectune.preflight.draft_fit_parts import is_llama_head, missing_parts, unannounced_biases
 from spectune.preflight.draft_fit_tables import (
     DESCRIBED,
     LLAMA_EAGLE3_DRAFTS,
-    SGLANG_READ,
-    VLLM_READ,
 )
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 from spectune.preflight.versions import is_older
 
-DAMAGED = FindingKind(
-    code="checkpoint-damaged",
-    severity="error",
-    title="Files of the model are missing, cut short or contradict each other",
-    explanation=(
-        "An index that names a shard which is not there, a shard that ends before its data do, a header that claims "
-        "more than the file holds: mostly an interrupted download. The engine finds out while loading, often after "
-        "minutes."
-    ),
-    effect="the server ends while it loads the weights",
-    holds_for="every engine",
-    sources=("https://github.com/huggingface/safetensors",),
-)
-TENSOR_MISSING = FindingKind(
-    code="draft-tensor-missing",
-    severity="error",
-    title="A tensor that the method needs is not in the draft's files",
-    explanation=(
-        "An EAGLE-3 head needs `fc`, its own `lm_head` over the draft's vocabulary, and one decoder layer whose q, k "
-        "and v read twice the hidden size, with its feed-forward and four norms; the embeddings may come from the "
-        "target. An EAGLE-1 or -2 head is the other way round: no `lm_head` of its own is needed. SGLang leaves a "
-        "tensor it does not find at random values, without a word; so it does with biases that `attention_bias: "
-        "true` announces and no file holds."
-    ),
-    effect="random values in the draft's layer: acceptance near 1.00; or a KeyError",
-    holds_for=f"{SGLANG_READ} (silent), {VLLM_READ}; EAGLE-1 heads without lm_head: vLLM 0.6",
-    sources=(
-        "https://github.com/sgl-project/SpecForge/issues/478",
-        "https://github.com/vllm-project/vllm/issues/11126",
-    ),
-)
-TENSOR_UNUSED = FindingKind(
-    code="draft-tensor-unused",
-    severity="warning",
-    title="A tensor of the draft will not be used",
-    explanation=(
-        "Engines drop tensors whose name they do not expect, mostly without a word, and some share the target's "
-        "embeddings and output head with the draft whatever its files hold. vLLM before 28549 replaced an EAGLE-3 "
-        "draft's own `lm_head` and `embed_tokens`; a bias of `fc` is used only if the configuration announces it "
-        "(`eagle_fc_bias` in vLLM, `bias` in SGLang), and so are those of attention and feed-forward "
-        "(`attention_bias`, `mlp_bias`)."
-    ),
-    effect="the draft computes something other than it was trained for: lower acceptance, no message",
-    holds_for="vLLM before about 0.12 (own head and embeddings); fc.bias: vLLM, SGLang 0.5.23",
-    sources=(
-        "https://github.com/vllm-project/vllm/pull/28549",
-        "https://github.com/vllm-project/vllm/pull/6830",
-        "read in SGLang 0.5.23: models/llama_eagle3.py load_weights",
-    ),
-)
+DAMAGED = finding_kind("checkpoint-damaged")
+TENSOR_MISSING = finding_kind("draft-tensor-missing")
+TENSOR_UNUSED = finding_kind("draft-tensor-unused")
+NOT_FINITE = finding_kind("draft-weights-not-finite")
 
-NOT_FINITE = FindingKind(
-    code="draft-weights-not-finite",
-    severity="error",
-    title="Weights of the draft are not finite numbers",
-    explanation=(
-        "A tensor holds NaN or infinite values: the training diverged, a conversion overflowed half precision, or "
-        "the file was damaged in a copy. Engines load values without looking at them. A norm divides by the mean "
-        "square of the whole state, so one NaN before it makes every value behind it NaN, and the drafted tokens "
-        "mean nothing. `spectune drafter inspect` reads all weights; checks before a launch read headers only."
-    ),
-    effect="acceptance near 1.00, without any message",
-    holds_for="every engine: it follows from the arithmetic",
-    sources=("https://arxiv.org/abs/1910.07467",),
-)
-
-KINDS = (DAMAGED, TENSOR_MISSING, TENSOR_UNUSED, NOT_FINITE)
 
 _HEAD = ("lm_head.weight", "model.lm_head.weight", "output.weight")
 _EMBEDDINGS = ("embed_tokens.weight", "model.embed_tokens.weight")

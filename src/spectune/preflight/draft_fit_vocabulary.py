@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 from spectune.checkpoints.facts import CheckpointFacts
-from spectune.domain.findings import Finding, FindingKind, Severity
+from spectune.domain.findings import Finding, Severity
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import identify, is_own_draft
 from spectune.preflight.flags_speculative import speculation_of
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 
-VOCAB_DIFFERS = FindingKind(
-    code="draft-vocabulary-differs",
-    severity="error",
-    title="Draft and target do not have the same vocabulary",
-    explanation=(
-        "Drafted tokens are handed over by number. If the vocabularies differ, the numbers name other tokens: the "
-        "engine refuses, or every draft is rejected. llama.cpp compares them only for stand-alone drafts, so a "
-        "mismatch of another kind of draft goes unnoticed; vLLM compares sizes only."
-    ),
-    effect="the server refuses to start, or every draft is rejected",
-    holds_for="llama.cpp (checked for draft-simple only), vLLM 0.32 (sizes only), SGLang (not checked)",
-    sources=(
-        "https://github.com/ggml-org/llama.cpp/pull/3812",
-        "https://github.com/a-ghorbani/pocketpal-ai/issues/876",
-        "read in vLLM 0.32.0: config/speculative.py verify_equal_vocab_size_if_draft_model",
-    ),
-)
-TOKENIZER_DIFFERS = FindingKind(
-    code="draft-tokenizer-differs",
-    severity="warning",
-    title="The vocabularies have one size and other contents",
-    explanation=(
-        "The sizes agree, but the lists of tokens do not. Often only added tokens differ, and drafts are lost only "
-        "where those occur; sometimes it is another tokenizer altogether."
-    ),
-    effect="drafts with the differing tokens are rejected",
-    holds_for="every engine",
-    sources=("https://github.com/ggml-org/llama.cpp/pull/3812",),
-)
+VOCAB_DIFFERS = finding_kind("draft-vocabulary-differs")
+TOKENIZER_DIFFERS = finding_kind("draft-tokenizer-differs")
 
-KINDS = (VOCAB_DIFFERS, TOKENIZER_DIFFERS)
 
 _LLAMACPP_TOLERANCE = 128
 """llama.cpp accepts this difference in size (``SPEC_VOCAB_MAX_SIZE_DIFFERENCE``)."""

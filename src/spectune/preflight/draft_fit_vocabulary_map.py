@@ -3,48 +3,16 @@
 from __future__ import annotations
 
 from spectune.checkpoints.facts import CheckpointFacts, VocabMap
-from spectune.domain.findings import FindingKind
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import identify
 from spectune.preflight.rules import FINE, Judgement, Rule, found
 from spectune.preflight.situation import Situation
 
-DRAFT_VOCAB = FindingKind(
-    code="draft-reduced-vocabulary",
-    severity="error",
-    title="The draft's reduced vocabulary does not agree with itself",
-    explanation=(
-        "An EAGLE-3 head may propose only the most frequent tokens: `draft_vocab_size` of them. Then "
-        "`lm_head.weight` has that many rows, `d2t` that many entries, `t2d` as many entries as the target has "
-        "tokens and `draft_vocab_size` of them true, and both name the same tokens."
-    ),
-    effect="a shape error at start, or drafts of the wrong tokens",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0",
-    sources=(
-        "https://github.com/SafeAILab/EAGLE/issues/249",
-        "read in SGLang 0.5.23: models/llama_eagle3.py",
-    ),
-)
-MAP_MEANING = FindingKind(
-    code="draft-vocabulary-map",
-    severity="error",
-    title="The entries of d2t do not map the draft's tokens into the target's vocabulary",
-    explanation=(
-        "In safetensors drafts `d2t` holds offsets: target id minus draft id, which SGLang and vLLM add to the "
-        "draft id. GGUF drafts of llama.cpp hold the target ids themselves. Entries of the other kind send nearly "
-        "every draft to a wrong token, or past the end of the vocabulary."
-    ),
-    effect="acceptance near zero, or an index error",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0, llama.cpp 2026",
-    sources=("read in both engines' models/llama_eagle3.py", "measured on drafts that work"),
-)
+DRAFT_VOCAB = finding_kind("draft-reduced-vocabulary")
+MAP_MEANING = finding_kind("draft-vocabulary-map")
 _LEAST_REAL_MAP = 256
 """A real selection this long holds neighbouring tokens, so its offsets repeat; a shorter list proves nothing."""
 _HEAD_NAMES = ("lm_head.weight", "output.weight", "model.lm_head.weight")
-
-KINDS = (
-    DRAFT_VOCAB,
-    MAP_MEANING,
-)
 
 
 def reduced_vocabulary_agrees(situation: Situation) -> Judgement:

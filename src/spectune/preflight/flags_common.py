@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-from spectune.domain.findings import Finding, FindingKind, Severity
+from spectune.domain.findings import Finding, Severity
 from spectune.domain.secrets import REDACTED, is_secret
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.flags_table import FlagInfo, FlagTable, table_for
 from spectune.preflight.rules import Judgement
 from spectune.preflight.situation import Situation
@@ -125,104 +126,13 @@ def flag_evidence(situation: Situation, *names: str) -> list[tuple[str, str]]:
     return evidence
 
 
-UNKNOWN_FLAG = FindingKind(
-    code="flag-unknown",
-    severity="error",
-    title="The engine does not know this flag",
-    explanation=(
-        "The server's own parser refuses a command with a flag it does not know, before anything is loaded. "
-        "It is an error where every flag of that version is known here, a warning where the name is so near "
-        "to a real one that it must be a slip, and otherwise it is only reported as not checked."
-    ),
-    effect="the server exits at once",
-    holds_for="SGLang 0.5.23 and vLLM 0.32.0 (every flag known); llama.cpp: near misses only",
-    sources=("measured: the parsers of sglang 0.5.23 and vllm 0.32.0",),
-)
-
-REMOVED_FLAG = FindingKind(
-    code="flag-removed",
-    severity="error",
-    title="A flag of earlier versions",
-    explanation=(
-        "Engines rename and drop flags between releases, and pasted commands, model cards and blog posts keep "
-        "the old ones. The server exits at start, or (for names that became the beginning of two new ones) "
-        "calls the flag ambiguous."
-    ),
-    effect="the server exits at once",
-    holds_for="the version named in the finding and later; a warning while the version is not known",
-    sources=(
-        "measured: the parsers of sglang 0.5.23, vllm 0.32.0 and xllamacpp 2026.10.11549",
-        "https://github.com/ggml-org/llama.cpp/blob/00dc8057ab28c9cb4c79a6dd6dfce07fe779f63b/tools/server/README.md",
-        "https://github.com/vllm-project/vllm/issues/11126",
-    ),
-)
-
-REFUSED_VALUE = FindingKind(
-    code="flag-value-refused",
-    severity="error",
-    title="A value that the flag cannot have",
-    explanation="The parser reads a number or one of a few words there, and this is neither.",
-    effect="the server exits at once",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0, llama.cpp (xllamacpp 2026.10.11549)",
-    sources=("measured: the engines' parsers",),
-)
-
-DEPRECATED_FLAG = FindingKind(
-    code="flag-deprecated",
-    severity="note",
-    title="A flag that still works and is on its way out",
-    explanation="The engine accepts it and prints a warning; a later version will refuse it.",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0",
-    sources=("measured: the engines' parsers",),
-)
-
-SYNTHETIC_ACCEPTANCE = FindingKind(
-    code="synthetic-acceptance",
-    severity="warning",
-    title="The acceptance is imposed, not earned",
-    explanation=(
-        "The engine is told which drafts to keep. Costs are real, but acceptance and speed say nothing about "
-        "the draft model, and with SGLang's default every token of the answer is the same id."
-    ),
-    effect="acceptance length and speed of this server describe the setting, not the draft",
-    remedy="remove the setting before measuring or serving",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0, llama.cpp (xllamacpp 2026.10.11549)",
-    sources=("measured on all three engines",),
-)
-
-
-API_KEY = FindingKind(
-    code="api-key-set",
-    severity="note",
-    title="Requests without the key are answered with 401",
-    explanation=(
-        "With an API key set, probes and benchmarks that do not send it see 401 and take the server for dead. "
-        "A 401 means alive."
-    ),
-    remedy="give the same key to every client, e.g. OPENAI_API_KEY",
-    holds_for="all engines",
-    sources=("https://github.com/Blackwellboy/model-serving-minefield",),
-)
-
-FLAGS_WITHOUT_METHOD = FindingKind(
-    code="speculation-not-switched-on",
-    severity="warning",
-    title="Flags of speculation, but nothing that switches it on",
-    explanation="Draft and tuning flags alone are accepted and ignored: the server decodes one token at a time.",
-    effect="no speculation at all; nothing is logged",
-    holds_for="SGLang 0.5.23, llama.cpp (xllamacpp 2026.10.11549)",
-    sources=("measured",),
-)
-
-KINDS: tuple[FindingKind, ...] = (
-    UNKNOWN_FLAG,
-    REMOVED_FLAG,
-    REFUSED_VALUE,
-    DEPRECATED_FLAG,
-    SYNTHETIC_ACCEPTANCE,
-    API_KEY,
-    FLAGS_WITHOUT_METHOD,
-)
+UNKNOWN_FLAG = finding_kind("flag-unknown")
+REMOVED_FLAG = finding_kind("flag-removed")
+REFUSED_VALUE = finding_kind("flag-value-refused")
+DEPRECATED_FLAG = finding_kind("flag-deprecated")
+SYNTHETIC_ACCEPTANCE = finding_kind("synthetic-acceptance")
+API_KEY = finding_kind("api-key-set")
+FLAGS_WITHOUT_METHOD = finding_kind("speculation-not-switched-on")
 
 
 def flags_are_known(situation: Situation) -> Judgement:

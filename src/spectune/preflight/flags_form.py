@@ -4,178 +4,27 @@ from __future__ import annotations
 
 import re
 
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
 from spectune.domain.secrets import is_secret
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.command import ReadCommand
 from spectune.preflight.flags_common import NAMES
 from spectune.preflight.flags_common import whole_number as _whole
 from spectune.preflight.rules import Judgement
 
-REPEATED_FLAG = FindingKind(
-    code="flag-repeated",
-    severity="warning",
-    title="A flag is given more than once",
-    explanation="The parsers of all three engines keep the last value and say nothing (vLLM logs a warning).",
-    effect="the earlier values have no effect",
-    remedy="keep one of them",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0, llama.cpp (xllamacpp 2026.10.11549)",
-    sources=("measured: the engines' parsers",),
-)
+REPEATED_FLAG = finding_kind("flag-repeated")
+REPLACED_CONFIG = finding_kind("speculative-config-replaced")
+AMBIGUOUS_FLAG = finding_kind("flag-ambiguous")
+VALUE_MISSING = finding_kind("flag-value-missing")
+STRAY_WORD = finding_kind("word-without-flag")
+TYPOGRAPHIC = finding_kind("typographic-characters")
+LOST_LINES = finding_kind("line-continuation-missing")
+SMALL_SHARED_MEMORY = finding_kind("container-shared-memory")
+PORT_NOT_PUBLISHED = finding_kind("container-port-not-published")
+LOOPBACK_IN_CONTAINER = finding_kind("container-listens-on-loopback")
+NO_VOLUME = finding_kind("container-without-volume")
+NOT_A_SERVER = finding_kind("program-is-no-server")
 
-REPLACED_CONFIG = FindingKind(
-    code="speculative-config-replaced",
-    severity="warning",
-    title="Dotted keys replace another value of the same flag",
-    explanation=(
-        "vLLM joins dotted keys (--speculative-config.method eagle3) into one JSON value per spelling and puts it "
-        "behind the command. It replaces a --speculative-config '{...}' given beside it, and keys written as "
-        "-sc.method replace those written as --speculative-config.method: they do not add up."
-    ),
-    effect="every key of the earlier value is lost",
-    remedy="write all keys in one form and one spelling",
-    holds_for="vLLM 0.32.0",
-    sources=("measured: the parser of vllm 0.32.0",),
-)
-
-AMBIGUOUS_FLAG = FindingKind(
-    code="flag-ambiguous",
-    severity="error",
-    title="A shortened flag that fits several",
-    explanation="argparse takes a unique beginning of a long flag for the flag, and refuses one that is not.",
-    effect="the server exits at once",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0",
-    sources=("measured: the engines' parsers",),
-)
-
-VALUE_MISSING = FindingKind(
-    code="flag-value-missing",
-    severity="error",
-    title="A flag without its value",
-    explanation=(
-        "The flag needs a word behind it and there is another flag, or nothing. llama.cpp's --flash-attn became "
-        "such a flag: it takes on, off or auto now."
-    ),
-    effect="the server exits at once",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0, llama.cpp (xllamacpp 2026.10.11549)",
-    sources=("measured: the engines' parsers",),
-)
-
-STRAY_WORD = FindingKind(
-    code="word-without-flag",
-    severity="error",
-    title="A word that belongs to no flag",
-    explanation=(
-        "Mostly a value that lost its quotes (JSON with blanks), a switch that was given a value, or a flag that "
-        "lost its dashes. Parsers refuse it."
-    ),
-    effect="the server exits at once",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0, llama.cpp (xllamacpp 2026.10.11549)",
-    sources=("measured: the engines' parsers",),
-)
-
-TYPOGRAPHIC = FindingKind(
-    code="typographic-characters",
-    severity="error",
-    title="Quotes or dashes of a word processor",
-    explanation="Web pages and chats turn ' and \" and -- into typographic characters, which no shell understands.",
-    effect="the value is not the one meant, or the flag is not seen at all",
-    remedy="type the quotes and dashes anew",
-    holds_for="every engine",
-    sources=("https://www.gnu.org/software/bash/manual/html_node/Quoting.html",),
-)
-
-LOST_LINES = FindingKind(
-    code="line-continuation-missing",
-    severity="error",
-    title="Lines of flags that are not part of the command",
-    explanation=(
-        "A line of the command does not end in a backslash (or in one that is followed by something), so the "
-        "shell starts the server with what came before and runs the next line as a command of its own."
-    ),
-    effect="the server starts without these flags",
-    remedy="end every line but the last with a backslash",
-    holds_for="every engine",
-    sources=("https://www.gnu.org/software/bash/manual/html_node/Escape-Character.html",),
-)
-
-SMALL_SHARED_MEMORY = FindingKind(
-    code="container-shared-memory",
-    severity="warning",
-    title="The container has 64 MB of shared memory",
-    explanation=(
-        "Docker gives a container 64 MB at /dev/shm. Worker processes of one server exchange data there (NCCL "
-        "between the ranks of tensor parallelism above all)."
-    ),
-    effect="NCCL fails or hangs while the ranks connect",
-    remedy="add --ipc=host or --shm-size 16g to docker run",
-    holds_for="SGLang and vLLM in a container, tensor parallelism above 1",
-    sources=(
-        "https://docs.vllm.ai/en/latest/deployment/docker.html",
-        "https://docs.sglang.io/get_started/install.html",
-    ),
-)
-
-PORT_NOT_PUBLISHED = FindingKind(
-    code="container-port-not-published",
-    severity="warning",
-    title="The container publishes another port than the server opens",
-    explanation="docker run -p HOST:CONTAINER must name the port the server listens on inside the container.",
-    effect="the server runs and cannot be reached",
-    holds_for="SGLang (default 30000) and vLLM (default 8000) in a container",
-    sources=("https://docs.docker.com/engine/network/port-publishing/",),
-)
-
-LOOPBACK_IN_CONTAINER = FindingKind(
-    code="container-listens-on-loopback",
-    severity="warning",
-    title="The server listens on 127.0.0.1 inside its container",
-    explanation="A published port reaches the container's own address, not its loopback.",
-    effect="the server runs and cannot be reached from outside the container",
-    remedy="add --host 0.0.0.0",
-    holds_for="SGLang 0.5.23 (its default), and any engine with --host 127.0.0.1",
-    sources=(
-        "measured: the default of sglang 0.5.23",
-        "https://docs.docker.com/engine/network/port-publishing/",
-    ),
-)
-
-NO_VOLUME = FindingKind(
-    code="container-without-volume",
-    severity="note",
-    title="Nothing the container compiles or downloads is kept",
-    explanation=(
-        "Kernels compiled at start (DeepGEMM, torch.compile, FlashInfer) and downloaded weights live in the "
-        "container's own file system and go with it: the next start takes 10 to 25 minutes again."
-    ),
-    remedy="mount a cache folder: -v ~/.cache/huggingface:/cache -e HF_HOME=/cache",
-    holds_for="SGLang and vLLM in a container",
-    sources=("https://github.com/sgl-project/sglang/issues/29170",),
-)
-
-NOT_A_SERVER = FindingKind(
-    code="program-is-no-server",
-    severity="note",
-    title="The program answers in the terminal, not over HTTP",
-    explanation="llama-cli takes the same model and speculation flags as llama-server, but serves nothing.",
-    remedy="use llama-server to measure it",
-    holds_for="llama.cpp",
-    sources=("https://github.com/ggml-org/llama.cpp",),
-)
-
-KINDS: tuple[FindingKind, ...] = (
-    REPEATED_FLAG,
-    REPLACED_CONFIG,
-    AMBIGUOUS_FLAG,
-    VALUE_MISSING,
-    STRAY_WORD,
-    TYPOGRAPHIC,
-    LOST_LINES,
-    SMALL_SHARED_MEMORY,
-    PORT_NOT_PUBLISHED,
-    LOOPBACK_IN_CONTAINER,
-    NO_VOLUME,
-    NOT_A_SERVER,
-)
 
 _MANY_IS_FINE = frozenset(
     {"lora", "alias", "spec-type", "api-key", "override-kv", "override-tensor", "middleware"}

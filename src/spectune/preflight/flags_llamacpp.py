@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
 from spectune.embedded.flags import SPEC_TYPES
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.flags_common import (
     FLAGS_WITHOUT_METHOD,
     SYNTHETIC_ACCEPTANCE,
@@ -23,9 +24,6 @@ N_MAX, N_MIN, P_MIN = "spec-draft-n-max", "spec-draft-n-min", "spec-draft-p-min"
 DRAFT_LENGTH = 3
 """llama-server's own --spec-draft-n-max."""
 
-_HERE = "llama.cpp (xllamacpp 2026.10.11549)"
-_MEASURED = "measured: xllamacpp 2026.10.11549"
-_README = "https://github.com/ggml-org/llama.cpp/blob/00dc8057ab28c9cb4c79a6dd6dfce07fe779f63b/tools/server/README.md"
 _OLD_TYPES: Mapping[str, str] = {
     "mtp": "draft-mtp",
     "eagle3": "draft-eagle3",
@@ -35,121 +33,15 @@ _OLD_TYPES: Mapping[str, str] = {
     "ngram": "ngram-simple",
 }
 
-TYPE_UNKNOWN = FindingKind(
-    code="spec-type-unknown",
-    severity="error",
-    title="No such speculation type",
-    explanation="Types were renamed in 2026: mtp became draft-mtp, and draft models need draft-simple or draft-eagle3.",
-    effect="llama-server exits at once",
-    holds_for=_HERE,
-    sources=(_MEASURED, _README, "https://github.com/ggml-org/llama.cpp/pull/24508"),
-)
-
-TYPE_MISMATCH = FindingKind(
-    code="spec-type-for-another-draft",
-    severity="warning",
-    title="The speculation type does not fit the draft's name",
-    explanation=(
-        "An EAGLE-3 head is no language model of its own: it needs the target's hidden states, which only "
-        "draft-eagle3 hands over. draft-simple checks vocabularies and then drafts nonsense or fails to load."
-    ),
-    effect="llama-server exits, or accepts next to nothing",
-    holds_for=_HERE,
-    sources=(_MEASURED, "https://github.com/ggml-org/llama.cpp/pull/18039"),
-)
-
-NGRAM_TOO_SHORT = FindingKind(
-    code="ngram-draft-shorter-than-key",
-    severity="warning",
-    title="An n-gram draft shorter than its key",
-    explanation="With size-m below size-n llama.cpp drafts nothing at all. The defaults are n 12 and m 48.",
-    effect="speculation is on and drafts nothing",
-    holds_for=_HERE,
-    sources=(_MEASURED,),
-)
-
-BOUNDS = FindingKind(
-    code="draft-length-bounds",
-    severity="error",
-    title="Draft lengths that contradict each other",
-    explanation="Drafts shorter than n-min are dropped: with n-min above n-max all of them are.",
-    effect="nothing is ever drafted, or llama-server exits",
-    holds_for=_HERE,
-    sources=(_MEASURED, _README),
-)
-
-P_MIN_DEFAULT = FindingKind(
-    code="draft-p-min-default",
-    severity="note",
-    title="The draft never stops early",
-    explanation=(
-        "--spec-draft-p-min is 0 in builds of 2026 (it was 0.75 before): every draft has the full length, however "
-        "unlikely. Acceptance figures of old and new builds are not comparable."
-    ),
-    remedy="write --spec-draft-p-min and --spec-draft-n-max explicitly",
-    holds_for="llama.cpp builds of 2026",
-    sources=(
-        "https://github.com/ggml-org/llama.cpp/issues/25908",
-        "https://github.com/ggml-org/llama.cpp/pull/24508",
-    ),
-)
-
-SHARED_CONTEXT = FindingKind(
-    code="context-shared-by-slots",
-    severity="warning",
-    title="Slots divide the context",
-    explanation="--ctx-size is for all slots together; each gets its share unless the KV cache is unified.",
-    effect="requests longer than a slot's share are refused or cut",
-    holds_for=_HERE,
-    sources=(_README,),
-)
-
-DRAFT_ON_CPU = FindingKind(
-    code="draft-on-cpu",
-    severity="warning",
-    title="The target is on the GPU, the draft is not",
-    explanation="A draft on the CPU is often slower than the target on the GPU, so drafting costs more than it saves.",
-    slows=True,
-    effect="speculation is slower than none",
-    remedy="--spec-draft-ngl all (or leave it out: auto)",
-    holds_for=_HERE,
-    sources=(_README,),
-)
-
-SYNTHETIC_REFUSED = FindingKind(
-    code="spec-synth-refused",
-    severity="error",
-    title="Imposed acceptance that contradicts itself",
-    explanation="A length is 1 or more, rates lie in 0..1 and are given for positions that are drafted.",
-    effect="llama-server exits at once",
-    holds_for=_HERE,
-    sources=(_MEASURED,),
-)
-
-OLD_TYPE = FindingKind(
-    code="draft-model-without-type",
-    severity="note",
-    title="A draft model and no --spec-type",
-    explanation=(
-        "Builds before 2026 drafted as soon as -md was given. Newer ones have --spec-type with the default none, and "
-        "read the type from the draft's GGUF where that tells (MTP, DFlash, DSpark), not for EAGLE-3."
-    ),
-    remedy="write --spec-type: draft-simple for an independent small model, draft-eagle3 for an EAGLE-3 head",
-    holds_for="llama.cpp, all builds",
-    sources=(_README,),
-)
-
-KINDS: tuple[FindingKind, ...] = (
-    TYPE_UNKNOWN,
-    TYPE_MISMATCH,
-    NGRAM_TOO_SHORT,
-    BOUNDS,
-    P_MIN_DEFAULT,
-    SHARED_CONTEXT,
-    DRAFT_ON_CPU,
-    SYNTHETIC_REFUSED,
-    OLD_TYPE,
-)
+TYPE_UNKNOWN = finding_kind("spec-type-unknown")
+TYPE_MISMATCH = finding_kind("spec-type-for-another-draft")
+NGRAM_TOO_SHORT = finding_kind("ngram-draft-shorter-than-key")
+BOUNDS = finding_kind("draft-length-bounds")
+P_MIN_DEFAULT = finding_kind("draft-p-min-default")
+SHARED_CONTEXT = finding_kind("context-shared-by-slots")
+DRAFT_ON_CPU = finding_kind("draft-on-cpu")
+SYNTHETIC_REFUSED = finding_kind("spec-synth-refused")
+OLD_TYPE = finding_kind("draft-model-without-type")
 
 
 def types_in(situation: Situation) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.flags_common import Flags, attention_dp, flag_evidence, whole_number
 from spectune.preflight.rules import Judgement
 from spectune.preflight.situation import Situation
@@ -12,35 +13,8 @@ _DEFAULT_PORT = {"sglang": 30000, "vllm": 8000}
 _SGLANG_ZMQ_DELTA = 233
 _SGLANG_DERIVED_PORTS = 6
 
-PORT_CONFLICT = FindingKind(
-    code="port-conflict",
-    severity="error",
-    title="Two parts of the server are given one port",
-    explanation=(
-        "Besides its HTTP port a server listens on others: SGLang for NCCL, gRPC and (with attention data "
-        "parallelism) six ports from the HTTP port + 234 on; vLLM for data parallel groups. They are bound late, "
-        "after minutes of loading."
-    ),
-    effect="the server dies with 'address already in use' after loading the model",
-    holds_for="SGLang 0.5.23, vLLM 0.32.0",
-    sources=(
-        "https://github.com/sgl-project/sglang/pull/7418",
-        "https://github.com/sgl-project/sglang/issues/17402",
-        "https://github.com/vllm-project/vllm/issues/15987",
-    ),
-)
-
-PORT_OUT_OF_RANGE = FindingKind(
-    code="port-out-of-range",
-    severity="error",
-    title="A port number that does not exist",
-    explanation="TCP ports are 1 to 65535. Engines notice it when they bind, after loading the model.",
-    effect="the server dies when it binds the port",
-    holds_for="all engines",
-    sources=("measured: the engines' parsers",),
-)
-
-KINDS: tuple[FindingKind, ...] = (PORT_CONFLICT, PORT_OUT_OF_RANGE)
+PORT_CONFLICT = finding_kind("port-conflict")
+PORT_OUT_OF_RANGE = finding_kind("port-out-of-range")
 
 
 def ports_exist(situation: Situation) -> Judgement:

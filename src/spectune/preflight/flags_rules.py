@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from spectune.domain.findings import FindingKind
 from spectune.preflight import (
     flags_common,
-    flags_form,
     flags_llamacpp,
     flags_ports,
     flags_sglang,
@@ -13,15 +11,6 @@ from spectune.preflight import (
 )
 from spectune.preflight.rules import Judgement, Rule, judge
 from spectune.preflight.situation import Situation
-
-KINDS: tuple[FindingKind, ...] = (
-    *flags_form.KINDS,
-    *flags_common.KINDS,
-    *flags_ports.KINDS,
-    *flags_sglang.KINDS,
-    *flags_vllm.KINDS,
-    *flags_llamacpp.KINDS,
-)
 
 _OF_ENGINE: dict[str, tuple[Rule, ...]] = {
     "sglang": flags_sglang.RULES,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from spectune.preflight import flags_sglang_drafting, flags_sglang_numbers, flags_sglang_serving
-from spectune.preflight.flags_sglang_kinds import KINDS
 
 RULES = (*flags_sglang_numbers.RULES, *flags_sglang_drafting.RULES, *flags_sglang_serving.RULES)
 
-__all__ = ["KINDS", "RULES"]
+__all__ = ["RULES"]

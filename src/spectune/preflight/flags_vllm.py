@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from spectune.preflight import flags_vllm_config, flags_vllm_serving
-from spectune.preflight.flags_vllm_kinds import KINDS
 
 RULES = (*flags_vllm_config.RULES, *flags_vllm_serving.RULES)
 
-__all__ = ["KINDS", "RULES"]
+__all__ = ["RULES"]

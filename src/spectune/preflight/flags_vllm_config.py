@@ -7,7 +7,8 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
+from spectune.findings.catalogue import FindingKind
 from spectune.preflight import flags_vllm_kinds as kinds
 from spectune.preflight.flags_common import (
     SYNTHETIC_ACCEPTANCE,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from spectune.domain.findings import FindingKind
+from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import is_own_draft
 from spectune.preflight.draft_fit_positions import served_context
 from spectune.preflight.flags_common import Flags
@@ -23,47 +23,10 @@ from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 from spectune.preflight.versions import is_older
 
-DOES_NOT_FIT = FindingKind(
-    code="memory-does-not-fit",
-    severity="error",
-    title="The weights and the least KV cache do not fit into the GPU's memory",
-    explanation=(
-        "Weights of target and draft are known from their headers, and how they are divided over the GPUs from the "
-        "flags. If they alone, with the KV cache of one request, pass what a GPU has, or the share of it that the "
-        "flags allow, no value of the memory fraction starts the server: searching for one between two errors is "
-        "time lost."
-    ),
-    effect="the server ends with an out-of-memory error, or `Not enough memory`",
-    holds_for="every engine; not judged where weights are moved to the CPU",
-    sources=("https://github.com/sgl-project/sglang/issues/4330",),
-)
-DRAFT_NOT_COUNTED = FindingKind(
-    code="draft-memory-not-counted",
-    severity="warning",
-    title="This version sizes its KV cache before the draft is loaded",
-    explanation=(
-        "SGLang before pull request 23862 (April 2026) measured free memory before the draft's weights were loaded, "
-        "and allocated the draft's KV cache on top: with a large draft any usual `--mem-fraction-static` ran out of "
-        "memory. Later versions count the draft, so that the same value gives a smaller KV cache than before."
-    ),
-    effect="out of memory while the draft is loaded or its KV cache allocated",
-    holds_for="SGLang before about 0.5.11",
-    sources=(
-        "https://github.com/sgl-project/sglang/issues/6875",
-        "https://github.com/sgl-project/sglang/pull/23862",
-    ),
-)
-TOO_FEW_GPUS = FindingKind(
-    code="too-few-gpus",
-    severity="error",
-    title="The flags ask for more GPUs than there are",
-    explanation="Tensor and pipeline parallelism take one GPU for each part. A server over several nodes "
-    "(`ray: {nodes: N}` in a study, `--nnodes` in a command) takes an equal share of each.",
-    effect="the server refuses to start",
-    holds_for="vLLM and SGLang; with --nnodes, where all nodes have as many GPUs as this one",
-)
+DOES_NOT_FIT = finding_kind("memory-does-not-fit")
+DRAFT_NOT_COUNTED = finding_kind("draft-memory-not-counted")
+TOO_FEW_GPUS = finding_kind("too-few-gpus")
 
-KINDS = (DOES_NOT_FIT, DRAFT_NOT_COUNTED, TOO_FEW_GPUS)
 _LARGE_DRAFT_BYTES = 2**30
 _OFFLOAD = ("cpu-offload-gb", "offload-mode", "offload-group-size", "offload-backend", "cpu-offload-params")
 _ELSEWHERE = ("nnodes", "node-rank", "distributed-executor-backend", "ray-address", "dist-init-addr")

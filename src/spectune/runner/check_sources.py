@@ -12,11 +12,11 @@ from typing import Any
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.hub import HUB_ID
 from spectune.checkpoints.read import read_checkpoint
-from spectune.domain.findings import FindingKind
 from spectune.domain.study import Study
 from spectune.embedded.models import DRAFT, TARGET, embedded_target_path, resolve_model
 from spectune.engines.adapter import ModelFormat
 from spectune.errors import BadInput
+from spectune.findings.catalogue import finding_kind
 from spectune.hosts.choose import LOCAL
 from spectune.hosts.facts import Gpu, read_host_facts
 from spectune.hosts.supervisor import GPU_VARIABLES, host_facts
@@ -25,39 +25,9 @@ from spectune.preflight.rules import Judgement
 from spectune.preflight.situation import EngineVersion
 from spectune.preflight.versions import Run, resolve_version, run_bounded
 
-NOT_A_MODEL = FindingKind(
-    code="model-not-readable",
-    severity="error",
-    title="What is named as a model is none",
-    explanation=(
-        "The path exists, and holds no model that an engine could load: a folder without config.json and weights, a "
-        "configuration that is not JSON, one file of a model in place of its folder, or a file that is no GGUF."
-    ),
-    effect="the server exits while it loads",
-    remedy="name the folder with config.json in it (vLLM, SGLang) or the .gguf file (llama.cpp)",
-    holds_for="every engine",
-    sources=("measured",),
-)
-PROGRAM_MISSING = FindingKind(
-    code="program-missing",
-    severity="error",
-    title="The engine's program is not there",
-    explanation="The interpreter, executable or command of the study is no file on this machine and not on its PATH.",
-    effect="nothing can be launched",
-    remedy="engine.python, engine.executable or engine.command: give the path of the engine's own environment",
-    holds_for="studies on this machine",
-)
-MODEL_MISSING = FindingKind(
-    code="model-missing",
-    severity="error",
-    title="A model file is not there",
-    explanation="llama.cpp loads files only, and a path that begins with a slash, a dot or a tilde is no name of a "
-    "hub: there is no such file or folder on this machine.",
-    effect="the server exits while it loads",
-    remedy="check the path; relative ones are seen from the study file",
-    holds_for="studies on this machine",
-)
-KINDS = (NOT_A_MODEL, PROGRAM_MISSING, MODEL_MISSING)
+NOT_A_MODEL = finding_kind("model-not-readable")
+PROGRAM_MISSING = finding_kind("program-missing")
+MODEL_MISSING = finding_kind("model-missing")
 
 
 def missing(

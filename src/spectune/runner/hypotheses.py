@@ -12,9 +12,9 @@ from spectune.domain.prediction_observation import Observation
 from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial
+from spectune.findings.catalogue import all_kinds
 from spectune.report.arms import compare_with_new
 from spectune.report.pooling import end_to_end, pooled_speed, speed_by_prompt
-from spectune.runner.finding_kinds import SLOWING
 
 
 def hypothesis_for(
@@ -33,7 +33,8 @@ def hypothesis_for(
         expectation=study.expectations.get(arm.arm_id),
         concurrency=study.workload.loads[0].streams,
     )
-    slowed = next((f for f in checked if f.code in SLOWING), None)
+    slowing = {kind.code for kind in all_kinds() if kind.slows}
+    slowed = next((f for f in checked if f.code in slowing), None)
     is_guess = hypothesis.predicted_tok_per_s is None and arm.arm_id not in study.expectations
     if slowed is not None and is_guess and hypothesis.expectation == "faster":
         found = f"{slowed.code}: {slowed.message}"

@@ -24,7 +24,9 @@ _KNOWN_BETTER = frozenset(
         *(kind.code for kind in (rules_health.DIED, rules_health.DIED_SERVING, rules_health.PORT)),
         *(kind.code for kind in (rules_health.LOOP, rules_health.NOT_READY)),
         # What the numbers are worth: the trial measured them itself, after its own warm-up.
-        *(kind.code for kind in rules_measurement.KINDS if kind is not rules_measurement.AT_CAP),
+        *(kind.code for kind in (rules_measurement.RATE_FORMULA, rules_measurement.REPEATED)),
+        *(kind.code for kind in (rules_measurement.CACHED, rules_measurement.IDLE, rules_measurement.JIT)),
+        *(kind.code for kind in (rules_measurement.PREFILL, rules_measurement.CUMULATIVE)),
     }
 )
 _FORESEEN = {

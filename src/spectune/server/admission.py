@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
 from spectune.engines.adapter import Command
 from spectune.errors import LaunchRefused, PortTaken
+from spectune.findings.catalogue import finding_kind
 from spectune.hosts.facts import Gpu, GpuHolder, HostFacts
 from spectune.hosts.host import Host
 from spectune.hosts.seen_gpus import gpus_of_launch
@@ -18,25 +19,8 @@ _MIN_SHM_BYTES = 64 * _MIB
 _BUSY_MIB = 256
 """A process that holds more of a GPU than a driver context needs is using it."""
 
-MEMORY_SHORT = FindingKind(
-    code="host-memory-short",
-    severity="warning",
-    title="The model files are larger than the memory that is free",
-    explanation="On a machine without GPUs the whole model is held in memory.",
-    effect="loading will read from disk again and again, or be killed for lack of memory",
-    remedy="end other programs, or serve a smaller or more quantised model",
-    holds_for="machines without GPUs",
-)
-SHM_SHORT = FindingKind(
-    code="shared-memory-short",
-    severity="warning",
-    title="/dev/shm is nearly full",
-    explanation="Worker processes of one server exchange tensors there. Killed servers leave segments behind.",
-    effect="workers that exchange tensors there die of SIGBUS (exit code -7)",
-    remedy="remove what fills it, or give the container more: --shm-size 16g, or --ipc host",
-    holds_for="Linux",
-)
-KINDS = (MEMORY_SHORT, SHM_SHORT)
+MEMORY_SHORT = finding_kind("host-memory-short")
+SHM_SHORT = finding_kind("shared-memory-short")
 
 
 @dataclass(frozen=True)

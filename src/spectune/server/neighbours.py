@@ -5,24 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from spectune.domain.findings import Finding, FindingKind
+from spectune.domain.findings import Finding
 from spectune.errors import EnvironmentFailed
+from spectune.findings.catalogue import finding_kind
 from spectune.hosts.facts import Gpu, HostFacts
 from spectune.hosts.supervised import SupervisedServer
 from spectune.server.ranks import gpus_before
 
 _GROWN_MIB = 256
 
-NEIGHBOUR = FindingKind(
-    code="gpu-neighbour",
-    severity="warning",
-    title="Another process came to the server's GPUs while this was measured",
-    explanation="A GPU that two programs use serves both slower, and its memory may run out.",
-    effect="the speed of this trial is lower than the server's own, by an amount that nobody knows",
-    remedy="measure this arm again while the GPUs are the server's alone",
-    holds_for="the devices that the server may use, as their program lists processes; not inside containers",
-)
-KINDS = (NEIGHBOUR,)
+NEIGHBOUR = finding_kind("gpu-neighbour")
 
 
 @asynccontextmanager

@@ -1,0 +1,1 @@
+"""What spectune can find: one Markdown page for each finding, and the reader of the pages."""
