@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,17 @@ from spectune.engines.adapter import Command
 from spectune.engines.containers import given_gpus
 from spectune.errors import LaunchRefused, TeardownUnproven
 from spectune.hosts.facts import Gpu, GpuHolder, HostFacts, memory_bytes_of, read_host_facts
+from spectune.hosts.host import ServerSpec
 from spectune.hosts.local import local_host
 from spectune.hosts.machine_facts import read_machine
 from spectune.hosts.seen_gpus import gpus_of_launch, visible_gpus
 from spectune.hosts.supervisor import command_of, gpu_facts, host_facts
 from spectune.preflight.command import read_command
+from spectune.server import lifecycle
 from spectune.server.admission import admit
-from spectune.server.neighbours import come_between
+from spectune.server.neighbours import come_between, watching_neighbours
 from spectune.server.proof import prove_gpu_memory, still_held
+from spectune.server.ranks import gpu_label
 
 NVIDIA = """
 case "$*" in
@@ -340,6 +344,55 @@ class TestTheProofOfAStop:
     def test_devices_without_figures_prove_nothing_and_end_nothing(self, box: Box, tmp_path: Path) -> None:
         box.nvidia("0, GPU-2dee1e25, NVIDIA GB10, 580.126.09, [N/A], [N/A], 0\n")
         assert self.prove(tmp_path, box.gpus()).startswith("unknown: ")
+
+    @pytest.mark.parametrize("in_container", [False, True])
+    def test_what_a_stopped_container_still_holds_is_no_neighbours(
+        self, box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_container: bool
+    ) -> None:
+        """The stop of a server by its record alone, as `down` does it: a process is listed that is not in its tree."""
+        row = "0, GPU-0, NVIDIA H200, 580.95.05, 4, 143771, 0\n"
+        box.nvidia(row)
+        label = gpu_label(box.gpus(), in_container=in_container)
+        monkeypatch.setattr(lifecycle, "prove_gpu_memory", partial(prove_gpu_memory, wait_s=0))
+
+        async def stopped() -> str:
+            async with local_host(tmp_path) as host:
+                spec = ServerSpec(
+                    argv=[sys.executable, "-S", "-c", "import signal; signal.pause()"], label=label
+                )
+                await host.start(spec, log_path=tmp_path / "server.log")
+                box.nvidia(row.replace(" 4,", " 98000,"), holders=f"GPU-0, {os.getpid()}, 97990\n")
+                (status,) = await host.servers()
+                proof = await lifecycle.end_server(host, status)
+                assert proof is not None
+                return proof.gpu
+
+        if in_container:
+            with pytest.raises(TeardownUnproven, match="GPU 0: 98000 MiB in use"):
+                asyncio.run(stopped())
+        else:
+            assert "of which other processes took 97990 MiB" in asyncio.run(stopped())
+
+    @pytest.mark.parametrize(("in_container", "num_found"), [(False, 1), (True, 0)])
+    def test_a_containers_own_processes_are_no_neighbours_of_it(
+        self, box: Box, tmp_path: Path, in_container: bool, num_found: int
+    ) -> None:
+        row = "0, GPU-0, NVIDIA H200, 580.95.05, 4, 143771, 0\n"
+        box.nvidia(row)
+        label = gpu_label(box.gpus(), in_container=in_container)
+
+        async def found() -> int:
+            async with local_host(tmp_path) as host:
+                spec = ServerSpec(
+                    argv=[sys.executable, "-S", "-c", "import signal; signal.pause()"], label=label
+                )
+                server = await host.start(spec, log_path=tmp_path / "server.log")
+                async with watching_neighbours(server, subject="arm") as neighbours:
+                    box.nvidia(row, holders=f"GPU-0, {os.getpid()}, 9000\n")
+                await server.stop(grace_s=5)
+                return len(neighbours)
+
+        assert asyncio.run(found()) == num_found
 
 
 class TestANeighbourThatComesWhileWeMeasure:

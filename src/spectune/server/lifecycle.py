@@ -31,9 +31,11 @@ from spectune.server.ranks import (
     RankPlan,
     RankState,
     admit_rank,
-    gpu_rows,
+    gpu_label,
+    gpus_before,
     let_ranks_go,
     mark_ranks_ready,
+    names_are_told,
     ranked,
     start_rank,
     stop_ranks,
@@ -246,10 +248,10 @@ async def end_server(host: Host, status: ServerStatus, *, grace_s: float = 20.0)
     if status.state == "ended" and not status.left:
         await host.forget(status.server_id)
         return None
-    known = status.about.get("gpus")
-    before = None if known is None else tuple(Gpu(**gpu) for gpu in known)
     proof = await _stop_or_sweep(host, status, grace_s=grace_s)
-    proof = await prove_gpu_memory(host, proof, before=before)
+    proof = await prove_gpu_memory(
+        host, proof, before=gpus_before(status.about), names_are_told=names_are_told(status.about)
+    )
     await host.forget(status.server_id)
     return proof
 
@@ -272,7 +274,7 @@ def spec_of(plan: LaunchPlan, *, gpus: tuple[Gpu, ...] | None, followers: Sequen
         ports=plan.ports,
         strict_ports=plan.port_is_hidden,
         lease_s=plan.lease_s,
-        label={**plan.label, **more, "gpus": gpu_rows(gpus)},
+        label={**plan.label, **more, **gpu_label(gpus, in_container=plan.port_is_hidden)},
         key=plan.key,
         owner=plan.owner,
     )
@@ -286,7 +288,11 @@ def _spec_of_rank(plan: LaunchPlan, state: RankState) -> ServerSpec:
         ports=rank.ports,
         strict_ports=rank.port_is_hidden,
         lease_s=plan.lease_s,
-        label={**plan.label, "rank": rank.number, "gpus": gpu_rows(state.before)},
+        label={
+            **plan.label,
+            "rank": rank.number,
+            **gpu_label(state.before, in_container=rank.port_is_hidden),
+        },
         owner=rank.owner,
     )
 

@@ -10,7 +10,7 @@ from spectune.errors import EnvironmentFailed
 from spectune.findings.catalogue import finding_kind
 from spectune.hosts.facts import Gpu, HostFacts
 from spectune.hosts.supervised import SupervisedServer
-from spectune.server.ranks import gpus_before
+from spectune.server.ranks import gpus_before, names_are_told
 
 _GROWN_MIB = 256
 
@@ -21,10 +21,11 @@ NEIGHBOUR = finding_kind("gpu-neighbour")
 async def watching_neighbours(server: SupervisedServer, *, subject: str) -> AsyncIterator[list[Finding]]:
     """Two looks at the server's devices, before and after; what came in between is in the list afterwards.
 
-    Without devices, or where they cannot be read, nothing is asked and nothing found.
+    Without devices, or where they cannot be read, nothing is asked and nothing found. Nor for a container, whose own
+    processes would be taken for somebody else's.
     """
     found: list[Finding] = []
-    gpus = gpus_before(server)
+    gpus = gpus_before(server.about) if names_are_told(server.about) else None
     before = await _look(server) if gpus else None
     yield found
     after = await _look(server) if gpus and before is not None else None

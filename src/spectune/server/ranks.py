@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -128,19 +128,25 @@ async def start_rank(state: RankState, spec: ServerSpec) -> SupervisedServer:
 async def take_rank(state: RankState, server_id: str) -> SupervisedServer:
     """Takes hold of the running one."""
     state.server = await state.plan.host.attach(server_id, log_path=state.plan.log_path)
-    state.before = gpus_before(state.server)
+    state.before = gpus_before(state.server.about)
     return state.server
 
 
-def gpus_before(server: SupervisedServer) -> tuple[Gpu, ...] | None:
-    """The devices as they were before this server was launched, which its record tells."""
-    known = server.about.get("gpus")
+def gpu_label(before: tuple[Gpu, ...] | None, *, in_container: bool) -> dict[str, Any]:
+    """For the label of a server: how its devices were before its launch, and whether its processes hide from us."""
+    rows = None if before is None else [asdict(gpu) for gpu in before]
+    return {"gpus": rows, "in_container": in_container}
+
+
+def gpus_before(about: Mapping[str, Any]) -> tuple[Gpu, ...] | None:
+    """The devices as they were before a server was launched, by its label; ``None``: not known."""
+    known = about.get("gpus")
     return None if known is None else tuple(Gpu(**gpu) for gpu in known)
 
 
-def gpu_rows(before: tuple[Gpu, ...] | None) -> list[dict[str, Any]] | None:
-    """For the label of a server: how its devices were before it was launched."""
-    return None if before is None else [asdict(gpu) for gpu in before]
+def names_are_told(about: Mapping[str, Any]) -> bool:
+    """Whether a process that a device lists, and that the server does not own, is somebody else's for sure."""
+    return not about.get("in_container", False)
 
 
 def watch_ranks(watch: Watch, followers: Sequence[RankState], adapter: EngineAdapter) -> None:
