@@ -170,3 +170,11 @@ def test_a_name_in_a_record_steers_no_terminal(tmp_path: Path, capsys: pytest.Ca
     of = made.study.model_copy(update={"name": "a\x1b[31m\nb"})
     assert main(["plan", str(write_study(tmp_path / "study", of, made.trials))]) == 0
     assert capsys.readouterr().out.startswith("study a b: 0 launches")
+
+
+def test_times_known_for_certain_leave_what_the_formula_itself_is_off_by() -> None:
+    """Two percent of the finish as standard deviation: 1.645 times that on each side at 90 %."""
+    work = ClusterWork(num_arm_launches=12, arm=exact(30.0), baseline=exact(40.0))
+    finish = cluster_time(work, nodes=1).finish_s
+    assert finish is not None and finish.low is not None and finish.high is not None
+    assert (finish.high - finish.low) / 2 / finish.value == pytest.approx(1.645 * 0.02, rel=0.02)
