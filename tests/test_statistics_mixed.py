@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from spectune.domain.statistics import SpeedSample, acceptance_length_interval, compare_with_baseline
+from spectune.domain.interval import Interval
+from spectune.domain.statistics import (
+    Comparison,
+    SpeedSample,
+    acceptance_length_interval,
+    compare_with_baseline,
+)
 from spectune.domain.statistics_mixed import ASSUMED_LAUNCH_LOG_SD, LaunchSpeed, launch_error
 from spectune.domain.statistics_multiple import simultaneous
 
@@ -24,6 +30,43 @@ def test_drafting_launches_noisier_than_plain_ones_are_seldom_called_different(l
     """11 against 0.5 %, a published case. 5 % wrong: 14 or more of 120 come up once in two hundred such tests."""
     cell = Cell("drafting", Machine(0.005, 0.05, drafting=0.11), launches, EQUAL)
     assert measure(cell, studies=120)["wrong"] <= 14 / 120
+
+
+def test_a_table_of_noisy_drafting_launches_is_seldom_wrong_anywhere() -> None:
+    """Three launches, 11 against 0.5 %: 7 to 9 % of such tables had a wrong call. Now about 1 %."""
+    cell = Cell("drafting", Machine(0.005, 0.05, drafting=0.11), 3, EQUAL)
+    assert measure(cell, studies=120, seed=2)["table"] <= 6 / 120
+
+
+def test_an_arm_whose_launches_agree_by_luck_is_as_noisy_as_half_the_typical_one() -> None:
+    """Launch variances 1, 4 and 9 in ten thousand: the median is 4, so that of the first is taken as 2."""
+    found = _compared([0.0001, 0.0004, 0.0009])
+    table = simultaneous(found, margin=0.02)
+    assert [c.launch_log_var for c in table.values()] == pytest.approx([0.0002, 0.0004, 0.0009])
+    assert [c.launch_log_var for c in simultaneous(dict(list(found.items())[::2]), margin=0.02).values()] == [
+        0.0001,
+        0.0009,
+    ]
+
+
+def _compared(launch_vars: list[float]) -> dict[str, Comparison]:
+    speedup = Interval(value=1.0, low=0.9, high=1.1, n=12, unit="x baseline")
+    return {
+        f"a{i}": Comparison(
+            arm_id=f"a{i}",
+            speedup=speedup,
+            verdict="CANNOT_TELL",
+            num_prompts=12,
+            num_trials=3,
+            num_baseline_trials=4,
+            trial_noise_frac=0.01,
+            degrees=5.0,
+            prompt_log_var=0.0001,
+            launch_log_var=variance,
+            launch_degrees=4.0,
+        )
+        for i, variance in enumerate(launch_vars)
+    }
 
 
 @pytest.mark.parametrize("launches", [2, 3, 5])

@@ -198,9 +198,7 @@ def _compare_one(
         launch = launch_error(_weighted(samples, trials, baselines, gains))
         prompt_part = max(0.0, prompt_variance - residual_variance(trials) / len(trials)) / n
         variance = prompt_part + launch.variance
-        degrees = variance**2 / (prompt_part**2 / (n - 1) + launch.variance**2 / launch.degrees)
-        if launch.degrees < FEW_DEGREES:
-            degrees = min(degrees, launch.degrees)
+        degrees = combined_degrees(prompt_part, n - 1, launch.variance, launch.degrees)
         if n >= LEAST_FOR_INTERVAL:
             speedup = around(speedup, math.sqrt(variance), degrees)
             these = around(speedup, math.sqrt(launch.variance), launch.degrees)
@@ -218,6 +216,12 @@ def _compare_one(
         launch_log_var=None if launch is None else launch.variance,
         launch_degrees=None if launch is None else launch.degrees,
     )
+
+
+def combined_degrees(prompts: float, prompt_degrees: float, launches: float, launch_degrees: float) -> float:
+    """Of freedom, of the sum of two variances (Satterthwaite 1946)."""
+    degrees = (prompts + launches) ** 2 / (prompts**2 / prompt_degrees + launches**2 / launch_degrees)
+    return min(degrees, launch_degrees) if launch_degrees < FEW_DEGREES else degrees
 
 
 def around(ratio: Interval, error: float, degrees: float, *, level: float | None = None) -> Interval:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from spectune.domain.statistics import Comparison, around, judge
+from spectune.domain.statistics import Comparison, around, combined_degrees, judge
+
+LEAST_OF_TYPICAL = 0.5
+"""An arm's variance from launches is taken as so much of the median arm's at least, in a table."""
 
 
 def simultaneous(
@@ -19,10 +22,29 @@ def simultaneous(
     Each of m intervals is widened to the level ``level ** (1 / m)`` (Sidak
     1967: valid for t intervals whatever their correlation, a little wider than
     Dunnett's 1955, which needs equal variances). Arms without an interval keep
-    theirs and do not count.
+    theirs and do not count. Before that no arm's launches are believed to be much
+    quieter than the typical arm's: of several arms one's few launches often agree by luck.
     """
     known = [c for c in comparisons.values() if c.degrees is not None and c.speedup.low is not None]
-    return {name: _widened(c, len(known) * looks, margin=margin) for name, c in comparisons.items()}
+    least = LEAST_OF_TYPICAL * _typical_launch_var(known)
+    return {
+        name: _widened(_at_least_as_noisy(c, least), len(known) * looks, margin=margin)
+        for name, c in comparisons.items()
+    }
+
+
+def _typical_launch_var(known: Sequence[Comparison]) -> float:
+    """The median, of an even number the lower one; 0 of fewer than three arms, of which none is typical."""
+    variances = sorted(c.launch_log_var for c in known if c.launch_log_var is not None)
+    return variances[(len(variances) - 1) // 2] if len(variances) > 2 else 0.0
+
+
+def _at_least_as_noisy(comparison: Comparison, least: float) -> Comparison:
+    prompts, launches, own = comparison.prompt_log_var, comparison.launch_log_var, comparison.launch_degrees
+    if prompts is None or launches is None or own is None or launches >= least:
+        return comparison
+    degrees = combined_degrees(prompts, max(1, comparison.num_prompts - 1), least, own)
+    return comparison.model_copy(update={"launch_log_var": least, "degrees": degrees})
 
 
 def simultaneous_level(level: float, count: int) -> float:
