@@ -14,9 +14,12 @@ import pytest
 from exchange_studies import write_study
 from report_studies import BASELINE, FAST, SLOW, failed, study, trial
 
+from spectune.domain.arm import Arm
+from spectune.domain.statistics import SpeedSample
 from spectune.domain.study import ClusterSettings, PlannedTrial, Study
 from spectune.domain.trial import Trial
-from spectune.report.arms import looks_at
+from spectune.report.arms import compare_with_new, looks_at
+from spectune.report.stretches import stretch_places
 from spectune.report.summary import summarize
 from spectune.runner.cluster_schedule import ClusterSchedule
 from spectune.runner.continues import continued
@@ -179,3 +182,50 @@ class TestLooks:
             assert speedup is not None and speedup.low is not None and speedup.high is not None
             widths.append(speedup.high / speedup.low)
         assert widths[0] < widths[1]
+
+
+class TestAPause:
+    """Plain decoding from the other side of a pause stands beside no arm."""
+
+    def paused(self, gap_s: float, *, after: tuple[Arm, ...] = (BASELINE, FAST, BASELINE)) -> list[Trial]:
+        """100 tok/s before, 50 after; the arm always 20 % faster."""
+        of = study(FAST, num_prompts=4)
+        trials: list[Trial] = []
+        for number, arm in enumerate((BASELINE, FAST, *after), start=1):
+            late = number > 2
+            made = trial(
+                of,
+                arm,
+                number,
+                speeds=(50.0 if late else 100.0) * (1.2 if arm is FAST else 1.0),
+                repetition=sum(t.arm_id == arm.arm_id for t in trials),
+            )
+            shift = timedelta(seconds=gap_s if late else 0.0)
+            times = {
+                key: (datetime.fromisoformat(getattr(made, key)) + shift).isoformat()
+                for key in ("started_at", "ended_at")
+            }
+            trials.append(made.model_copy(update=times))
+        return trials
+
+    def speedup(self, trials: list[Trial]) -> float:
+        found = summarize(study(FAST, num_prompts=4), trials).arm(FAST.arm_id).loads[0].speedup
+        assert found is not None
+        return found.value
+
+    def test_an_arm_is_set_against_plain_decoding_of_its_own_side_alone(self) -> None:
+        assert self.speedup(self.paused(3600)) == pytest.approx(1.2, abs=1e-6)
+        assert self.speedup(self.paused(60)) == pytest.approx(1.2 * 2**0.25, abs=1e-6)  # one of two, averaged
+
+    def test_a_launch_that_has_just_ended_is_compared_as_the_table_has_it(self) -> None:
+        of = study(FAST, num_prompts=4)
+        *before, last = self.paused(3600)[:4]
+        own = SpeedSample(FAST.arm_id, 4, {p.prompt_id: 60.0 for p in of.workload.prompts}, last.place)
+        compared = compare_with_new(of, before, own)
+        assert compared is not None and compared.speedup.value == pytest.approx(1.2, abs=1e-6)
+
+    def test_arms_without_plain_decoding_of_their_own_keep_the_one_before(self) -> None:
+        trials = self.paused(3600, after=(FAST, FAST))
+        places = stretch_places(trials, BASELINE.arm_id)
+        assert set(places.values()) == {trials[0].place}
+        assert len(set(stretch_places(self.paused(3600), BASELINE.arm_id).values())) == 2

@@ -20,6 +20,7 @@ from spectune.errors import BadInput
 from spectune.report.arms import comparable_trials
 from spectune.report.pooling import load_of, speed_by_prompt
 from spectune.report.records import ArmSummary, StudySummary
+from spectune.report.stretches import stretch_places
 from spectune.report.summary import summarize
 from spectune.report.words import one_line
 from spectune.store.opening import open_study
@@ -59,6 +60,12 @@ class LoadedStudy:
     def places(self) -> dict[int, str]:
         """The node of each launch; all the same where there was one host."""
         return {t.launch_number: t.place for t in self.results}
+
+    @cached_property
+    def stretches(self) -> dict[int, str]:
+        """The same without what lies on the other side of a pause: launches that may be set against each other."""
+        places = stretch_places(self.results, self.study.baseline.arm_id)
+        return {t.launch_number: places[t.trial_id] for t in self.results}
 
     @cached_property
     def prompt_keys(self) -> dict[str, str]:

@@ -120,7 +120,7 @@ def _samples(
     for arm in arms:
         for number, speeds in study.numbered_speeds(arm.arm_id, point):
             kept = {p: v for p, v in speeds.items() if not common or p in common}
-            found += [SpeedSample(arm.arm_id, number, kept, study.places[number])] if kept else []
+            found += [SpeedSample(arm.arm_id, number, kept, study.stretches[number])] if kept else []
     return found
 
 

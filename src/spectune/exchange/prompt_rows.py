@@ -41,7 +41,9 @@ def _samples(loaded: LoadedStudy, point: LoadPoint) -> dict[str, list[SpeedSampl
         load = load_of(trial, point)
         speeds = {} if load is None else speed_by_prompt([load])
         if speeds:
-            sample = SpeedSample(trial.arm_id, trial.launch_number, speeds, trial.place)
+            sample = SpeedSample(
+                trial.arm_id, trial.launch_number, speeds, loaded.stretches[trial.launch_number]
+            )
             found.setdefault(trial.arm_id, []).append(sample)
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spectune.domain.acceptance import request_weighted_acceptance_length
 from spectune.domain.interval import Interval
@@ -24,6 +24,7 @@ from spectune.report.contexts import Range, context_ranges, summarize_contexts
 from spectune.report.latencies import latencies
 from spectune.report.records import ArmSummary, CategorySummary, LoadSummary
 from spectune.report.request_times import PromptTimes, arm_times, plain_times, prompt_times
+from spectune.report.stretches import stretch_places
 
 
 def comparable_trials(study: Study, trials: Sequence[Trial]) -> list[Trial]:
@@ -132,7 +133,11 @@ def _compare(
 
 def compare_with_new(study: Study, trials: Sequence[Trial], own: SpeedSample) -> Comparison | None:
     """Of the arm of a launch that has just ended, at the first load point: as the table will have it."""
-    baselines, others = _samples(study, comparable_trials(study, trials), study.workload.loads[0])
+    comparable = comparable_trials(study, trials)
+    baselines, others = _samples(study, comparable, study.workload.loads[0])
+    places = stretch_places(comparable, study.baseline.arm_id)
+    here = [places[t.trial_id] for t in comparable if t.place == own.place]
+    own = replace(own, place=here[-1] if here else own.place)
     compared = compare_with_baseline([*others, own], baselines, level=study.level, margin=study.margin)
     return simultaneous(compared, margin=study.margin, looks=looks_at(study, [s.arm_id for s in others])).get(
         own.arm_id
@@ -160,6 +165,7 @@ def _samples(
     """Of the baseline, and of the others."""
     baselines: list[SpeedSample] = []
     others: list[SpeedSample] = []
+    places = stretch_places(trials, study.baseline.arm_id)
     for trial in trials:
         load = pooling.load_of(trial, point)
         loads = [] if load is None else [load]
@@ -167,7 +173,7 @@ def _samples(
         is_baseline = trial.arm_id == study.baseline.arm_id
         key = trial.trial_id if per_trial and not is_baseline else trial.arm_id
         if speeds:
-            sample = SpeedSample(key, trial.launch_number, speeds, trial.place)
+            sample = SpeedSample(key, trial.launch_number, speeds, places[trial.trial_id])
             (baselines if is_baseline else others).append(sample)
     return baselines, others
 

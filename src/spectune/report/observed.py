@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from spectune.domain.acceptance import SKIPS_BELOW, AcceptanceCounts
@@ -15,6 +15,7 @@ from spectune.domain.trial import Trial
 from spectune.domain.workload import LoadPoint
 from spectune.report import pooling
 from spectune.report.request_times import PromptTimes, arm_times, plain_times, prompt_times
+from spectune.report.stretches import stretch_places
 
 _FEW_PROMPTS = 4
 """Fewer do not show how much prompts differ."""
@@ -29,7 +30,8 @@ def observations(study: Study, trials: Sequence[Trial]) -> list[Observation]:
     """
     counted = [t for t in trials if t.status != "failed" and t.soak is None]
     baseline = [t for t in counted if t.arm_id == study.baseline.arm_id]
-    against = {point: _samples(baseline, point) for point in study.workload.loads}
+    places = stretch_places(counted, study.baseline.arm_id)
+    against = {point: _samples(baseline, point, places) for point in study.workload.loads}
     plain = {
         point: prompt_times([load for t in baseline if (load := pooling.load_of(t, point)) is not None])
         for point in study.workload.loads
@@ -38,7 +40,8 @@ def observations(study: Study, trials: Sequence[Trial]) -> list[Observation]:
     for trial in counted:
         for load in trial.loads:
             if load.load.concurrency is not None:
-                observation = _observe(study, trial, load, counted, against.get(load.load, []))
+                compared = _compare(study, trial, load, against.get(load.load, []), places)
+                observation = _observe(study, trial, load, counted, compared)
                 if observation is not None:
                     found.append(_with_times(observation, load, plain.get(load.load)))
     return found
@@ -49,14 +52,13 @@ def _observe(
     trial: Trial,
     load: LoadResult,
     trials: Sequence[Trial],
-    against: Sequence[SpeedSample],
+    compared: Comparison | None,
 ) -> Observation | None:
     speed = pooling.pooled_speed([load], pooling.end_to_end, level=study.level)
     assert load.load.concurrency is not None
     if speed is None:
         return None
     is_baseline = trial.arm_id == study.baseline.arm_id
-    compared = None if is_baseline else _compare(study, trial, load, against)
     speedup = None if compared is None else compared.speedup.value
     value = speed.value
     if load.cut_short and speedup is not None:
@@ -106,19 +108,28 @@ def skips_steps(verify_step_frac: float | None) -> bool:
     return verify_step_frac is not None and verify_step_frac < SKIPS_BELOW
 
 
-def _samples(trials: Sequence[Trial], point: LoadPoint) -> list[SpeedSample]:
+def _samples(trials: Sequence[Trial], point: LoadPoint, places: Mapping[str, str]) -> list[SpeedSample]:
     found = []
     for trial in trials:
         load = pooling.load_of(trial, point)
         speeds = {} if load is None else pooling.speed_by_prompt([load])
-        found += [SpeedSample(trial.arm_id, trial.number, speeds, trial.place)] if speeds else []
+        place = places[trial.trial_id]
+        found += [SpeedSample(trial.arm_id, trial.number, speeds, place)] if speeds else []
     return found
 
 
 def _compare(
-    study: Study, trial: Trial, load: LoadResult, against: Sequence[SpeedSample]
+    study: Study,
+    trial: Trial,
+    load: LoadResult,
+    against: Sequence[SpeedSample],
+    places: Mapping[str, str],
 ) -> Comparison | None:
-    own = [SpeedSample(trial.arm_id, trial.number, pooling.speed_by_prompt([load]), trial.place)]
+    """``None`` for plain decoding itself."""
+    if trial.arm_id == study.baseline.arm_id:
+        return None
+    place = places[trial.trial_id]
+    own = [SpeedSample(trial.arm_id, trial.number, pooling.speed_by_prompt([load]), place)]
     compared = compare_with_baseline(own, against, level=study.level, margin=study.margin)
     return compared.get(trial.arm_id)
 
