@@ -28,13 +28,11 @@ from diagnose_logs import (
 )
 from report_realistic import realistic
 
-from spectune.cli.diagnose_args import ENGINES
 from spectune.diagnose import lines
 from spectune.diagnose.inputs import read_log
 from spectune.diagnose.lines import clean
 from spectune.diagnose.verdict import NotChecked
 from spectune.domain.trial import RankRecord
-from spectune.engines.registry import ENGINE_NAMES
 from spectune.errors import BadInput
 from spectune.store.study_dir import StudyDir, rank_log
 
@@ -229,10 +227,6 @@ def test_json_is_the_promised_document(tmp_path: Path, capsys: pytest.CaptureFix
     assert set(error["evidence"][0]) == {"source", "detail"}
     (run,) = document["facts"]["runs"]
     assert run["engine"] == "sglang" and run["acceptance"]["length"] == 1.0
-
-
-def test_every_engine_can_be_named() -> None:
-    assert set(ENGINES) == set(ENGINE_NAMES)
 
 
 def test_a_healthy_log_exits_with_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

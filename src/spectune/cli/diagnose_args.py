@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-ENGINES = ("llamacpp", "vllm", "sglang")
+from spectune.engines.registry import ENGINE_NAMES
 
 
 def add_diagnose(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -19,7 +19,7 @@ def add_diagnose(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="server logs (also compressed), a base URL, a study directory, or - for standard input; "
         "several logs are compared with the first",
     )
-    parser.add_argument("--engine", choices=ENGINES, help="default: told from the lines")
+    parser.add_argument("--engine", choices=ENGINE_NAMES, help="default: told from the lines")
     parser.add_argument(
         "--api-key-env",
         default="OPENAI_API_KEY",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from spectune.engines.registry import ENGINE_NAMES
+
 EXPORT_ENGINES = ("sglang", "vllm", "speculators", "llamacpp")
 
 
@@ -23,7 +25,7 @@ def _add_inspect(sub: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser = sub.add_parser("inspect", help="what a draft is, and what each engine will make of it")
     parser.add_argument("path", metavar="PATH", help="a draft's folder, GGUF file or hub id")
     parser.add_argument("--target", help="the model it drafts for: more can be judged with it")
-    for engine in ("sglang", "vllm", "llamacpp"):
+    for engine in ENGINE_NAMES:
         parser.add_argument(f"--{engine}-version", metavar="VERSION", help="default: the newest known")
     _json_flag(parser)
 

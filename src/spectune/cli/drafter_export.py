@@ -8,9 +8,9 @@ from pathlib import Path
 from spectune.cli.ending import cleaning_up
 from spectune.cli.output import show, show_json
 from spectune.domain.sizes import in_bytes
-from spectune.drafter.engine_view import NAMES
 from spectune.drafter.export import ExportReport, ExportRequest, export_draft
 from spectune.drafter.out_folder import check_out
+from spectune.engines.registry import title_of
 from spectune.errors import BadInput
 
 
@@ -58,7 +58,7 @@ def export_lines(report: ExportReport) -> list[str]:
     """What was written, and the flag to serve it with."""
     lines = [f"{report.draft}: reads the inputs of layers {list(report.layer_inputs)}"]
     for form in report.forms:
-        name = "vLLM, speculators form" if form.form == "speculators" else NAMES[form.engine]
+        name = "vLLM, speculators form" if form.form == "speculators" else title_of(form.engine)
         lines.append(f"{name}: {form.path} ({in_bytes(form.num_bytes)}), read back: fits")
         lines.append(
             f"  layer ids as this form counts them: {list(form.layers_as_written)}; serve with {form.flag}"

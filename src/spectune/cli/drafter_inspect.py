@@ -6,15 +6,16 @@ import argparse
 
 from spectune.cli.output import show, show_json
 from spectune.domain.sizes import in_bytes
-from spectune.drafter.engine_view import NAMES, EngineView
+from spectune.drafter.engine_view import EngineView
 from spectune.drafter.inspect import Inspection, inspect_draft
+from spectune.engines.registry import ENGINE_NAMES, title_of
 
 _SHOWN = 12
 
 
 def inspect_command(args: argparse.Namespace) -> int:
     """1 unless an engine can serve the draft with its own method, as far as its files say."""
-    versions = {engine: getattr(args, f"{engine}_version") for engine in NAMES}
+    versions = {engine: getattr(args, f"{engine}_version") for engine in ENGINE_NAMES}
     found = inspect_draft(args.path, target=args.target, versions=versions)
     if args.json:
         show_json(found.model_dump_json(indent=1) + "\n")
@@ -110,7 +111,7 @@ def _view(view: EngineView) -> list[str]:
         "other-form": "cannot load this form",
     }
     version = f" {view.version}" if view.version else ""
-    lines = [f"{NAMES[view.engine]}{version} with {view.method}: {words[view.verdict]}"]
+    lines = [f"{title_of(view.engine)}{version} with {view.method}: {words[view.verdict]}"]
     lines += [f"  {finding.severity}: {finding.message}" for finding in view.findings]
     lines += [f"    -> {finding.remedy}" for finding in view.findings if finding.remedy]
     notes = view.not_checked if view.own_method else ()

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from spectune.engines.adapter import Cause
-from spectune.engines.registry import adapter_for
+from spectune.engines.registry import ENGINE_NAMES, adapter_for
 
 _SGLANG, _VLLM = "github.com/sgl-project/sglang", "github.com/vllm-project/vllm"
 _LLAMA = "github.com/ggml-org/llama.cpp"
@@ -149,7 +149,7 @@ def cause_of(tail: Sequence[str], *, engine: str | None) -> Cause | None:
     """The first reason in the log's last lines that is known, else the last exception."""
     if certain := _first(KNOWN, tail):
         return certain
-    engines = (engine,) if engine in ("sglang", "vllm", "llamacpp") else ("sglang", "vllm")
+    engines = (engine,) if engine in ENGINE_NAMES else ("sglang", "vllm")
     found_cause = next((cause for e in engines if (cause := adapter_for(e).cause_of_death(tail))), None)
     if found_cause is not None and found_cause.remedy is not None:
         return found_cause

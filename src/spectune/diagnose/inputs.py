@@ -13,10 +13,9 @@ from spectune.diagnose.rules_requests import trial_findings
 from spectune.diagnose.verdict import NotChecked
 from spectune.domain.findings import Finding
 from spectune.domain.trial import Trial
+from spectune.engines.registry import ENGINE_NAMES
 from spectune.errors import BadInput
 from spectune.store.study_dir import StudyDir, rank_logs, read_trial
-
-_ENGINES = ("sglang", "vllm", "llamacpp")
 
 
 def read_log(
@@ -67,7 +66,7 @@ def logs_of_dead_ranks(
         for rank in ended:
             name = f"{trial.arm.name} (trial {trial.trial_id}), rank {rank.rank} on {rank.node}"
             if rank.rank in logs:
-                engine = trial.arm.engine if trial.arm.engine in _ENGINES else None
+                engine = trial.arm.engine if trial.arm.engine in ENGINE_NAMES else None
                 yield read_log(logs[rank.rank], engine=engine, skipped=skipped, subject=name)
             elif not trial.simulated:
                 skipped.add(f"{name}: its log (there is none)")
@@ -88,7 +87,7 @@ def study_logs(
             trial = None
         if trial is not None:
             name = f"{trial.arm.name} (trial {trial.trial_id})"
-            engine = trial.arm.engine if trial.arm.engine in _ENGINES else None
+            engine = trial.arm.engine if trial.arm.engine in ENGINE_NAMES else None
             found += trial_findings(trial, skipped)
             if trial.simulated:
                 skipped.add(f"{name}: its log (a scripted server)")

@@ -9,6 +9,7 @@ from typing import Literal
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.domain.findings import Finding
 from spectune.domain.record import Record
+from spectune.engines.registry import adapter_for, title_of
 from spectune.preflight.command import read_command
 from spectune.preflight.draft_fit import RULES
 from spectune.preflight.draft_fit_family import identify
@@ -16,8 +17,6 @@ from spectune.preflight.draft_fit_method_names import method_flag
 from spectune.preflight.rules import judge
 from spectune.preflight.situation import EngineVersion
 
-ENGINES = ("sglang", "vllm", "llamacpp")
-NAMES = {"sglang": "SGLang", "vllm": "vLLM", "llamacpp": "llama.cpp"}
 Verdict = Literal["fits", "doubts", "fails", "unknown", "other-form"]
 
 _K = 3
@@ -72,7 +71,7 @@ def views_of(
     if family is None:
         return ()
     views = []
-    for engine in ENGINES:
+    for engine in _WORDS:
         for asked in (family, *_OFTEN_CONFUSED.get(family, ())):
             view = engine_view(
                 draft,
@@ -108,10 +107,10 @@ def engine_view(
         own_method=own,
         verdict="other-form",
     )
-    is_gguf = draft.kind == "gguf"
-    if is_gguf != (engine == "llamacpp"):
-        form = "a GGUF file" if engine == "llamacpp" else "a folder with config.json and safetensors"
-        note = f"{NAMES[engine]} loads {form}: make one with `spectune drafter export`"
+    is_gguf, loads_gguf = draft.kind == "gguf", adapter_for(engine).model_format == "gguf"
+    if is_gguf != loads_gguf:
+        form = "a GGUF file" if loads_gguf else "a folder with config.json and safetensors"
+        note = f"{title_of(engine)} loads {form}: make one with `spectune drafter export`"
         return view.model_copy(update={"not_checked": (note,)})
     read = read_command(_command(engine, word, draft.source, target.source if target else "TARGET"))
     known = EngineVersion(version, "given" if version else "not given: the rules of the newest version known")

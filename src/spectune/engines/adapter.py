@@ -16,6 +16,7 @@ from spectune.domain.arm import Arm, FlagValue, Knobs
 from spectune.domain.measurement import ServerCounters
 from spectune.domain.trial import ServerFacts
 from spectune.domain.workload import Sampling
+from spectune.engines.traits import EngineTraits
 
 ModelFormat = Literal["gguf", "hf"]
 
@@ -112,6 +113,7 @@ class EngineAdapter(Protocol):
     """Stateless knowledge of one engine."""
 
     name: str
+    traits: EngineTraits
     methods: tuple[str, ...]
     """Values of ``method`` it accepts, in the engine's own or neutral words."""
     model_format: ModelFormat

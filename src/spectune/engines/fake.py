@@ -18,17 +18,22 @@ from spectune.engines.causes import known_cause
 from spectune.engines.fake_options import METHODS, PHASE_LINES, build_parser
 from spectune.engines.flags import flag_args, imposed_length, imposed_rates
 from spectune.engines.prometheus import parse_metrics, read_spec_counters
+from spectune.engines.traits import EngineTraits
 from spectune.errors import BadInput
 
 _MODULE = "spectune.engines.fake_server"
 _PREFIX = "vllm:"
+TRAITS = EngineTraits(
+    name="fake", title="the fake engine", port=0, needs_drafter=frozenset({"draft_model", "eagle", "eagle3"})
+)
 _ERROR_LINE = re.compile(r"[A-Za-z_.]*(?:Error|Exception): .+")
 
 
 class FakeAdapter:
     """Knowledge of ``spectune.engines.fake_server``; its flags are that program's options."""
 
-    name = "fake"
+    name = TRAITS.name
+    traits = TRAITS
     methods: tuple[str, ...] = METHODS
     model_format: ModelFormat = "hf"
     ready_timeout_s = 30.0

@@ -29,6 +29,7 @@ from spectune.engines.flags import (
     normalise,
     read_args,
 )
+from spectune.engines.llamacpp_traits import TRAITS
 from spectune.engines.prometheus import parse_metrics, read_spec_counters
 from spectune.errors import BadInput
 
@@ -52,12 +53,12 @@ _LENGTH_FLAGS = {
     "ngram-mod": "spec-ngram-mod-n-max",
 }
 _NGRAM_SIZE_FLAG = "spec-ngram-simple-size-n"
-_NEEDS_DRAFTER = frozenset({"draft_model", "eagle3", "dflash", "dspark"})
 _MANAGED = ("model", "host", "port", "spec-type", "model-draft", "spec-draft-model", "spec-draft-n-max")
 
 
 class LlamaCpp:
-    name = "llamacpp"
+    name = TRAITS.name
+    traits = TRAITS
     methods: tuple[str, ...] = ("none", *_SPEC_TYPES)
     model_format: ModelFormat = "gguf"
     ready_timeout_s = 600.0
@@ -109,7 +110,7 @@ class LlamaCpp:
                 f"method: llama.cpp does not know {knobs.method!r}; valid: {', '.join(self.methods)}"
             )
         flags: dict[str, FlagValue] = {"spec-type": spec_type}
-        if knobs.method in _NEEDS_DRAFTER:
+        if knobs.method in TRAITS.needs_drafter:
             if launch.drafter_path is None:
                 raise BadInput(f"drafter: method {knobs.method} needs one (a GGUF file)")
             flags["spec-draft-model"] = launch.drafter_path

@@ -11,11 +11,15 @@ from spectune.domain.trial import ServerFacts
 from spectune.domain.workload import Sampling
 from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat
 from spectune.engines.bodies import first_model_id
+from spectune.engines.traits import EngineTraits
 from spectune.errors import BadInput
+
+TRAITS = EngineTraits(name="openai", title="an OpenAI-compatible server", port=8000)
 
 
 class OpenAICompatible:
-    name = "openai"
+    name = TRAITS.name
+    traits = TRAITS
     methods: tuple[str, ...] = ("none",)
     model_format: ModelFormat = "hf"
     ready_timeout_s = 600.0

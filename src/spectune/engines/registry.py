@@ -1,24 +1,46 @@
-"""The engines spectune knows, by name."""
+"""The engines spectune knows, one line for each. An adapter is imported when it is first asked for."""
 
 from __future__ import annotations
 
-from spectune.engines.adapter import EngineAdapter
-from spectune.engines.fake import FakeAdapter
-from spectune.engines.llamacpp import LlamaCpp
-from spectune.engines.openai import OpenAICompatible
-from spectune.engines.sglang import Sglang
-from spectune.engines.vllm import Vllm
+import functools
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from spectune.engines.traits import EngineTraits
 from spectune.errors import BadInput
 
-_ALL: tuple[EngineAdapter, ...] = (LlamaCpp(), Vllm(), Sglang(), FakeAdapter(), OpenAICompatible())
-_ADAPTERS = {adapter.name: adapter for adapter in _ALL}
-ENGINE_NAMES = ("llamacpp", "vllm", "sglang")
-"""Engines a study can launch; the fake one is for tests, ``openai`` for measuring what already runs."""
+if TYPE_CHECKING:
+    from spectune.engines.adapter import EngineAdapter
+
+_LAUNCHED = {
+    "llamacpp": "spectune.engines.llamacpp:LlamaCpp",
+    "vllm": "spectune.engines.vllm:Vllm",
+    "sglang": "spectune.engines.sglang:Sglang",
+}
+_OTHERS = {
+    "fake": "spectune.engines.fake:FakeAdapter",
+    "openai": "spectune.engines.openai:OpenAICompatible",
+}
+"""The fake engine is for tests, ``openai`` for measuring what already runs."""
+ENGINE_NAMES = tuple(_LAUNCHED)
+"""The engines that a study can launch."""
 
 
+@functools.cache
 def adapter_for(name: str) -> EngineAdapter:
     """The adapter of an engine; raises ``BadInput`` naming the valid ones."""
-    adapter = _ADAPTERS.get(name)
-    if adapter is None:
+    place = _LAUNCHED.get(name) or _OTHERS.get(name)
+    if place is None:
         raise BadInput(f"engine: {name!r} is not known; valid: {', '.join(ENGINE_NAMES)}")
-    return adapter
+    module, _, class_name = place.partition(":")
+    return cast("EngineAdapter", getattr(import_module(module), class_name)())
+
+
+def traits_for(name: str) -> EngineTraits:
+    """The constants of an engine; raises ``BadInput`` as ``adapter_for`` does."""
+    return adapter_for(name).traits
+
+
+def title_of(name: str) -> str:
+    """The engine's name as its makers write it, or the name itself where no engine has it."""
+    return traits_for(name).title if name in _LAUNCHED else name

@@ -17,6 +17,7 @@ from spectune.engines.causes import known_cause
 from spectune.engines.containers import with_variables
 from spectune.engines.flags import flag_args, imposed_length, int_or_none, merge_flags, read_args
 from spectune.engines.prometheus import parse_metrics
+from spectune.engines.sglang_traits import TRAITS
 from spectune.errors import BadInput
 
 _ALGORITHMS = {
@@ -29,7 +30,6 @@ _ALGORITHMS = {
     "dspark": "DSPARK",
 }
 _TREE_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model"})
-_NEEDS_DRAFTER = frozenset({"draft_model", "eagle", "eagle3", "dflash", "dspark"})
 _RUNNING_REQUESTS = 48
 """SGLang caps speculative servers at this many running requests, and plain ones much higher: both are pinned."""
 _MANAGED = (
@@ -44,11 +44,11 @@ _MANAGED = (
     "speculative-num-draft-tokens",
 )
 _MANAGED_ON_NODES = ("nnodes", "node-rank", "dist-init-addr", "nccl-init-addr")
-_DATA_PARALLEL = ("dp-size", "data-parallel-size", "dp")
 
 
 class Sglang:
-    name = "sglang"
+    name = TRAITS.name
+    traits = TRAITS
     methods: tuple[str, ...] = ("none", *_ALGORITHMS)
     model_format: ModelFormat = "hf"
     ready_timeout_s = 1800.0
@@ -78,7 +78,7 @@ class Sglang:
         managed = _MANAGED if launch.rank is None else (*_MANAGED, *_MANAGED_ON_NODES)
         flags = merge_flags(defaults, setup.flags, arm.flags, managed=managed, engine=self.name)
         if "max-running-requests" not in flags:
-            flags["max-running-requests"] = max(_RUNNING_REQUESTS, launch.max_concurrency) * _sharers(flags)
+            flags["max-running-requests"] = _running_requests(launch, flags)
         fixed: dict[str, FlagValue] = {
             "model-path": launch.target_path,
             "host": launch.host,
@@ -97,7 +97,7 @@ class Sglang:
         if algorithm is None:
             raise BadInput(f"method: SGLang does not know {knobs.method!r}; valid: {', '.join(self.methods)}")
         flags: dict[str, FlagValue] = {"speculative-algorithm": algorithm}
-        if knobs.method in _NEEDS_DRAFTER and launch.drafter_path is None:
+        if knobs.method in TRAITS.needs_drafter and launch.drafter_path is None:
             raise BadInput(f"drafter: method {knobs.method} needs one (a folder or a hub id)")
         if launch.drafter_path is not None:
             flags["speculative-draft-model-path"] = launch.drafter_path
@@ -238,18 +238,18 @@ def _imposing(arm: Arm) -> dict[str, str]:
     return variables
 
 
-def _sharers(flags: Mapping[str, FlagValue]) -> int:
-    """Data-parallel ranks that share one limit of running requests: SGLang divides it where attention is parallel."""
-    copies = next((flags[name] for name in _DATA_PARALLEL if name in flags), 1)
-    is_shared = flags.get("enable-dp-attention") is True
-    return max(1, int(copies)) if is_shared and str(copies).isdigit() and copies is not None else 1
+def _running_requests(launch: Launch, flags: Mapping[str, FlagValue]) -> int:
+    """The limit of running requests, which SGLang divides by the groups of data parallel attention."""
+    division = TRAITS.division(flags)
+    groups = 1 if division is None else division.attention
+    return max(_RUNNING_REQUESTS, launch.max_concurrency) * groups
 
 
 def _of_rank(rank: Rank, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
-    copies = next((flags[name] for name in _DATA_PARALLEL if name in flags), 1)
-    if copies not in (1, "1") and not flags.get("enable-dp-attention"):
+    division = TRAITS.division(flags)
+    if division is not None and division.replicas > 1:
         raise BadInput(
-            f"flags.dp-size: SGLang refuses {copies} copies of a server over several nodes, unless with "
+            f"flags.dp-size: SGLang refuses {division.replicas} copies of a server over several nodes, unless with "
             "enable-dp-attention; give tp-size and pp-size only, or leave out `ray.nodes`"
         )
     return {"nnodes": rank.of, "node-rank": rank.number, "dist-init-addr": rank.meeting_point}

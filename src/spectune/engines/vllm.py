@@ -25,9 +25,9 @@ from spectune.engines.flags import (
     read_args,
 )
 from spectune.engines.prometheus import parse_metrics, read_spec_counters
+from spectune.engines.vllm_traits import TRAITS
 from spectune.errors import BadInput
 
-_NEEDS_DRAFTER = frozenset({"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"})
 _SERVER_INFO = "/server_info?config_format=json"
 _MANAGED = ("model", "host", "port", "speculative-config")
 _MANAGED_ON_NODES = (
@@ -38,14 +38,14 @@ _MANAGED_ON_NODES = (
     "headless",
     "distributed-executor-backend",
 )
-_DATA_PARALLEL = ("data-parallel-size", "dp-size", "dp")
 _POINTS_UP = re.compile(r"See root cause above|See stack trace \(above\) for the root cause")
 _SPEC_PREFIX = "speculative."
 """``flags`` beginning so become keys of ``--speculative-config``: ``speculative.prompt_lookup_max``."""
 
 
 class Vllm:
-    name = "vllm"
+    name = TRAITS.name
+    traits = TRAITS
     methods: tuple[str, ...] = (
         "none",
         "ngram",
@@ -113,7 +113,7 @@ class Vllm:
         if knobs.method not in self.methods:
             raise BadInput(f"method: vLLM does not know {knobs.method!r}; valid: {', '.join(self.methods)}")
         config: dict[str, Any] = {"method": knobs.method}
-        if knobs.method in _NEEDS_DRAFTER:
+        if knobs.method in TRAITS.needs_drafter:
             if launch.drafter_path is None:
                 raise BadInput(f"drafter: method {knobs.method} needs one (a folder or a hub id)")
             config["model"] = launch.drafter_path
@@ -241,11 +241,11 @@ class Vllm:
 
 
 def _of_rank(rank: Rank, flags: Mapping[str, FlagValue]) -> dict[str, FlagValue]:
-    copies = next((flags[name] for name in _DATA_PARALLEL if name in flags), 1)
-    if copies not in (1, "1"):
+    division = TRAITS.division(flags)
+    if division is not None and division.replicas > 1:
         raise BadInput(
-            f"flags.data-parallel-size: {copies} copies of a server over several nodes is not supported; give "
-            "tensor and pipeline parallel sizes only, or leave out `ray.nodes`"
+            f"flags.data-parallel-size: {division.replicas} copies of a server over several nodes is not supported; "
+            "give tensor and pipeline parallel sizes only, or leave out `ray.nodes`"
         )
     return {
         "nnodes": rank.of,

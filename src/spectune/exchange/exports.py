@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Literal, get_args
 
+from spectune.engines.registry import traits_for
 from spectune.errors import BadInput
 from spectune.exchange import launch_forms
 from spectune.exchange.export_options import ExportOptions
@@ -88,8 +89,4 @@ def _launch(loaded: LoadedStudy, form: Form, options: ExportOptions) -> str:
 
 def _example(loaded: LoadedStudy, engine: str) -> str:
     version = loaded.summary.study.engine_versions[-1:] or ("VERSION",)
-    return {
-        "vllm": f"vllm/vllm-openai:v{version[0]}",
-        "sglang": f"lmsysorg/sglang:v{version[0]}",
-        "llamacpp": "ghcr.io/ggml-org/llama.cpp:server",
-    }.get(engine, "REGISTRY/IMAGE:TAG")
+    return traits_for(engine).image.format(version=version[0])

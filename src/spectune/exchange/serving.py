@@ -13,6 +13,8 @@ from typing import Any
 from spectune.domain.arm import Arm
 from spectune.domain.secrets import REDACTED
 from spectune.domain.trial import Trial
+from spectune.engines.flags import read_args
+from spectune.engines.registry import traits_for
 from spectune.errors import BadInput
 from spectune.exchange.loaded import LoadedStudy
 from spectune.report.records import ArmSummary
@@ -22,20 +24,6 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTAINER_PROGRAMS = frozenset(
     {"docker", "podman", "nerdctl", "apptainer", "singularity", "srun", "kubectl"}
 )
-_PARALLEL_FLAGS = {
-    "--tensor-parallel-size": "tensor",
-    "-tp": "tensor",
-    "--tp": "tensor",
-    "--tp-size": "tensor",
-    "--pipeline-parallel-size": "pipeline",
-    "-pp": "pipeline",
-    "--pp-size": "pipeline",
-    "--pp": "pipeline",
-    "--data-parallel-size": "data",
-    "-dp": "data",
-    "--dp-size": "data",
-    "--dp": "data",
-}
 _NOT_MOUNTED = ("/dev/", "/proc/", "/sys/", "/tmp/")
 """What lies there is mostly no model; one that the study names is mounted all the same."""
 
@@ -213,27 +201,14 @@ def _variable_of(flag: str) -> str:
 
 
 def _num_gpus(loaded: LoadedStudy, engine: str, argv: Sequence[str]) -> int:
-    """By the parallel flags; llama.cpp takes all there are; none on a machine without.
-
-    SGLang's data parallel attention shares the GPUs of tensor parallelism.
-    """
+    """By the parallel flags; all there are for an engine without such flags; none on a machine without."""
     gpus = loaded.study.machine.gpus
     if gpus == ():
         return 0
-    if engine == "llamacpp":
+    division = traits_for(engine).division(read_args(argv))
+    if division is None:
         return len(gpus) if gpus else 0
-    sizes: dict[str, int] = {}
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
-        name, equals, value = word.partition("=")
-        text = value if equals else following
-        if name in _PARALLEL_FLAGS and text.isascii() and text.isdecimal():
-            sizes[_PARALLEL_FLAGS[name]] = max(1, min(int(text), 1024))
-    if engine == "sglang" and "--enable-dp-attention" in argv:
-        sizes.pop("data", None)
-    total = 1
-    for size in sizes.values():
-        total *= size
-    return total
+    return division.devices
 
 
 def _paths(arguments: Sequence[str]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from spectune.checkpoints.config import LAYERS_KEY, trained_layers
 from spectune.checkpoints.facts import AuxLayers, CheckpointFacts
 from spectune.domain.findings import Finding, Severity
+from spectune.engines.registry import title_of
 from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import identify
 from spectune.preflight.draft_fit_layer_reading import (
@@ -18,7 +19,6 @@ from spectune.preflight.draft_fit_layer_reading import (
     read_place,
     uses_first_runner,
 )
-from spectune.preflight.draft_fit_tables import DESCRIBED
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 
@@ -99,7 +99,7 @@ def convention_fits(situation: Situation) -> Judgement:
     outputs = tuple(layer - 1 for layer in usual)
     if read == usual and written.ids == outputs and _may_be_second_runner(situation, written):
         message = (
-            f"{DESCRIBED[situation.engine]} takes its default, the inputs of layers {list(usual)}, which is right "
+            f"{title_of(situation.engine)} takes its default, the inputs of layers {list(usual)}, which is right "
             f"here; only if it falls back to its first model runner {_FIRST_RUNNER} does it read the draft's layer "
             f"outputs {list(written.ids)} as inputs"
         )
@@ -126,7 +126,7 @@ def _untrained(situation: Situation, draft: CheckpointFacts, trained: tuple[int,
     read = read_inputs(situation, draft, situation.target)
     return CONVENTION.found(
         situation.subject,
-        f"{DESCRIBED[situation.engine]} takes the inputs of layers {list(read or ())}, and the draft was trained on "
+        f"{title_of(situation.engine)} takes the inputs of layers {list(read or ())}, and the draft was trained on "
         f"those of {list(trained)}",
         severity="error",
         evidence=[(f"{draft.source}/config.json", f"{LAYERS_KEY}: {list(trained)}")],
@@ -138,7 +138,7 @@ _FIRST_RUNNER = "(no Triton, or VLLM_USE_V2_MODEL_RUNNER=0)"
 
 
 def _contradiction(situation: Situation, written: AuxLayers, read: tuple[int, ...], why: str) -> str:
-    engine = DESCRIBED[situation.engine]
+    engine = title_of(situation.engine)
     return f"{engine} takes the inputs of layers {list(read)}, and the draft says {list(written.ids)}: {why}"
 
 

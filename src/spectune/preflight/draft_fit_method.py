@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from spectune.domain.findings import Finding, Severity
+from spectune.engines.registry import title_of
 from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import (
     DraftIdentity,
@@ -15,7 +16,6 @@ from spectune.preflight.draft_fit_family import (
     state_width,
 )
 from spectune.preflight.draft_fit_method_names import asked_for, method_flag
-from spectune.preflight.draft_fit_tables import DESCRIBED
 from spectune.preflight.flags_speculative import speculation_of
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
@@ -90,9 +90,7 @@ def _mismatch(situation: Situation, identity: DraftIdentity, family: Family) -> 
         severity="warning" if by_name else None,
         evidence=evidence,
         effect=None if silent else "the server refuses to start, or every draft is rejected",
-        remedy=f"use {right}"
-        if right
-        else f"{DESCRIBED.get(engine, engine)} has no method for {_NAMED[family]}",
+        remedy=f"use {right}" if right else f"{title_of(engine)} has no method for {_NAMED[family]}",
     )
 
 

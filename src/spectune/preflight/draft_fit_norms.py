@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from spectune.checkpoints.facts import CheckpointFacts
+from spectune.engines.registry import title_of
 from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import identify
-from spectune.preflight.draft_fit_tables import DESCRIBED, LLAMA_EAGLE3_DRAFTS
+from spectune.preflight.draft_fit_tables import LLAMA_EAGLE3_DRAFTS
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
 from spectune.preflight.versions import is_older
@@ -32,7 +33,7 @@ def options_known(situation: Situation) -> Judgement:
         return FINE
     if not draft.speculators_algorithm and not set(draft.architectures) & LLAMA_EAGLE3_DRAFTS:
         return not_checked(
-            f"whether {DESCRIBED[situation.engine]} honours {', '.join(switched_on)} in this draft's class"
+            f"whether {title_of(situation.engine)} honours {', '.join(switched_on)} in this draft's class"
         )
     ignored = [key for key in switched_on if key not in _KNOWN[situation.engine]]
     late = _lost_in_speculators(situation, draft)
@@ -40,7 +41,7 @@ def options_known(situation: Situation) -> Judgement:
         ignored.append("norm_before_fc")
     if not ignored:
         return FINE
-    name = DESCRIBED[situation.engine]
+    name = title_of(situation.engine)
     version = f" {situation.version.text}" if situation.version.text else ""
     return found(
         OPTION_IGNORED.found(

@@ -106,6 +106,5 @@ SGLANG_AUX_AS_WRITTEN = frozenset(
 )
 """Targets whose layer ids are taken as inputs unless the first is 1; all others read them as outputs."""
 
-DESCRIBED = {"sglang": "SGLang", "vllm": "vLLM", "llamacpp": "llama.cpp"}
 SGLANG_READ = "SGLang 0.5.23"
 VLLM_READ = "vLLM 0.32.0"

@@ -6,11 +6,11 @@ import re
 
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.domain.findings import Finding
+from spectune.engines.registry import title_of
 from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import FC_NAMES, Q_NAMES, identify, is_own_draft
 from spectune.preflight.draft_fit_parts import is_llama_head, missing_parts, unannounced_biases
 from spectune.preflight.draft_fit_tables import (
-    DESCRIBED,
     LLAMA_EAGLE3_DRAFTS,
 )
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
@@ -186,7 +186,7 @@ def _fc_bias(situation: Situation, draft: CheckpointFacts, family: str) -> Findi
         return None
     return TENSOR_UNUSED.found(
         situation.subject,
-        f"the draft has an fc.bias, which {DESCRIBED[situation.engine]} uses only with {key}: true",
+        f"the draft has an fc.bias, which {title_of(situation.engine)} uses only with {key}: true",
         evidence=[
             (draft.source, "tensor fc.bias"),
             (f"{draft.source}/config.json", f"{key}: {draft.config.get(key)}"),
@@ -201,7 +201,7 @@ def _biases(situation: Situation, draft: CheckpointFacts, family: str) -> list[F
     return [
         TENSOR_UNUSED.found(
             situation.subject,
-            f"the draft has {len(names)} biases, which {DESCRIBED[situation.engine]} drops without {key}: true",
+            f"the draft has {len(names)} biases, which {title_of(situation.engine)} drops without {key}: true",
             evidence=[
                 (draft.source, f"tensors {', '.join(names[:4])}"),
                 (f"{draft.source}/config.json", f"{key}: {draft.config.get(key)}"),

@@ -9,6 +9,7 @@ from typing import Literal
 
 from spectune.domain.findings import Finding, Severity
 from spectune.domain.secrets import REDACTED, is_secret
+from spectune.engines.registry import title_of, traits_for
 from spectune.findings.catalogue import finding_kind
 from spectune.preflight.flags_table import FlagInfo, FlagTable, table_for
 from spectune.preflight.rules import Judgement
@@ -17,7 +18,6 @@ from spectune.preflight.versions import is_older
 
 Known = Literal["exact", "current", "other"]
 
-NAMES = {"sglang": "SGLang", "vllm": "vLLM", "llamacpp": "llama.cpp"}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g|t|K|M|G|T|Ki|Mi|Gi|Ti)")
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -99,7 +99,7 @@ def how_known(situation: Situation, table: FlagTable) -> Known:
 
 def version_words(situation: Situation) -> str:
     """``SGLang 0.5.23``, or the version whose rules stand in."""
-    name = NAMES.get(situation.engine, situation.engine)
+    name = title_of(situation.engine)
     if situation.version.text is not None:
         return f"{name} {situation.version.text}"
     return f"{name} {table_for(situation.engine).version} (the version is not known; these are its rules)"
@@ -272,12 +272,9 @@ def is_json(text: str) -> bool:
 
 
 def attention_dp(situation: Situation) -> bool:
-    """SGLang with attention data parallelism."""
-    if situation.engine != "sglang":
-        return False
-    flags = Flags(situation)
-    by_old_flag = flags.on("enable-dp-attention") and (flags.integer("dp-size") or 1) > 1
-    return (flags.integer("attn-dp-size") or 1) > 1 or by_old_flag
+    """Whether the server computes attention data parallel, on the devices of its tensor parallelism."""
+    division = traits_for(situation.engine).division(situation.flags)
+    return division is not None and division.attention > 1
 
 
 def api_key_is_known(situation: Situation) -> Judgement:

@@ -6,9 +6,9 @@ import re
 
 from spectune.domain.findings import Finding
 from spectune.domain.secrets import is_secret
+from spectune.engines.registry import title_of, traits_for
 from spectune.findings.catalogue import finding_kind
 from spectune.preflight.command import ReadCommand
-from spectune.preflight.flags_common import NAMES
 from spectune.preflight.flags_common import whole_number as _whole
 from spectune.preflight.rules import Judgement
 
@@ -98,7 +98,7 @@ def _parser_findings(command: ReadCommand, name: str) -> list[Finding]:
         findings.append(
             STRAY_WORD.found(
                 name,
-                f"{words}: belongs to no flag of {NAMES[command.engine]}",
+                f"{words}: belongs to no flag of {title_of(command.engine)}",
                 evidence=[("command", word[:200]) for word in arguments.stray[:6]],
                 remedy="quote values that hold blanks, and give every flag its dashes",
             )
@@ -159,16 +159,16 @@ def _container_findings(command: ReadCommand, name: str) -> list[Finding]:
         findings.append(NO_VOLUME.found(name, f"{container.program} run without a volume"))
     if container.network == "host":
         return findings
-    host = _text(command, "host") or ("127.0.0.1" if command.engine == "sglang" else "0.0.0.0")  # noqa: S104
+    host = _text(command, "host") or traits_for(command.engine).host
     if container.ports and host in ("127.0.0.1", "localhost"):
         findings.append(
             LOOPBACK_IN_CONTAINER.found(
                 name,
-                f"{NAMES[command.engine]} listens on {host} inside the container",
+                f"{title_of(command.engine)} listens on {host} inside the container",
                 evidence=[("command", f"-p {container.ports[0]}")],
             )
         )
-    port = _text(command, "port") or {"sglang": "30000", "vllm": "8000"}[command.engine]
+    port = _text(command, "port") or str(traits_for(command.engine).port)
     inside = [word.split("/")[0].rpartition(":")[2] for word in container.ports]
     readable = all(word.isdecimal() for word in inside) and port.isdigit()
     if inside and readable and port not in inside and "port" not in _unclear(command):

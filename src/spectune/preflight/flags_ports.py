@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from spectune.domain.findings import Finding
+from spectune.engines.registry import traits_for
 from spectune.findings.catalogue import finding_kind
 from spectune.preflight.flags_common import Flags, attention_dp, flag_evidence, whole_number
 from spectune.preflight.rules import Judgement
 from spectune.preflight.situation import Situation
 
 MIN_PORT, MAX_PORT = 1, 65535
-_DEFAULT_PORT = {"sglang": 30000, "vllm": 8000}
 _SGLANG_ZMQ_DELTA = 233
 _SGLANG_DERIVED_PORTS = 6
 
@@ -44,7 +44,7 @@ def ports_exist(situation: Situation) -> Judgement:
 def http_port(situation: Situation) -> int | None:
     """The port clients use, with the engine's default."""
     flags = Flags(situation)
-    return flags.integer("port") if flags.given("port") else _DEFAULT_PORT.get(situation.engine)
+    return flags.integer("port") if flags.given("port") else traits_for(situation.engine).port
 
 
 def ports_differ(situation: Situation) -> Judgement:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from functools import partial
 
+from spectune.engines.registry import traits_for
 from spectune.findings.catalogue import finding_kind
 from spectune.preflight.draft_fit_family import is_own_draft
 from spectune.preflight.draft_fit_positions import served_context
 from spectune.preflight.flags_common import Flags
 from spectune.preflight.memory_estimate import (
-    PARALLEL,
     bytes_of,
     estimate,
     in_words,
-    parallel_sizes,
 )
 from spectune.preflight.rules import FINE, Judgement, Rule, found, not_checked
 from spectune.preflight.situation import Situation
@@ -35,13 +34,14 @@ _ELSEWHERE = ("nnodes", "node-rank", "distributed-executor-backend", "ray-addres
 def memory_fits(situation: Situation, *, gpu_memory_bytes: tuple[int, ...] | None = None) -> Judgement:
     """Says "does not fit" only where the least that is needed is more than the most there is."""
     flags = Flags(situation)
-    if situation.engine not in PARALLEL:
+    division = traits_for(situation.engine).division(situation.flags)
+    if division is None:
         return FINE  # llama.cpp keeps on the CPU what does not fit
     if gpu_memory_bytes is None:
         return not_checked("whether the weights fit: the GPUs' memory is not known")
     if not gpu_memory_bytes or flags.text("device") == "cpu":
         return FINE
-    tp, pp, dp = parallel_sizes(situation)
+    tp, pp, devices = division.tensor, division.pipeline, division.devices
     elsewhere = any(flags.given(name) for name in _ELSEWHERE)
     nodes = flags.integer("nnodes") if flags.given("nnodes") else None
     here = len(gpu_memory_bytes)
@@ -55,7 +55,7 @@ def memory_fits(situation: Situation, *, gpu_memory_bytes: tuple[int, ...] | Non
         )
     if any(flags.given(name) for name in _OFFLOAD):
         return not_checked("whether the weights fit: some are moved to the CPU")
-    least = _least_bytes(situation, spread=tp * pp * dp if flags.on("enable-expert-parallel") else tp * pp)
+    least = _least_bytes(situation, spread=devices if flags.on("enable-expert-parallel") else tp * pp)
     if least is None:
         return not_checked("whether the weights fit: not all tensor headers were read")
     return _compare(situation, least, gpu_memory_bytes)

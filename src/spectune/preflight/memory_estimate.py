@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from spectune.checkpoints.config_values import as_section
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.domain.sizes import in_bytes
+from spectune.engines.registry import traits_for
+from spectune.engines.traits import Division
 from spectune.preflight.draft_fit_family import is_own_draft
 from spectune.preflight.flags_common import Flags
 from spectune.preflight.flags_speculative import speculation_of
 from spectune.preflight.situation import Situation
 
-PARALLEL = {
-    "sglang": ("tp-size", "pp-size", "dp-size"),
-    "vllm": ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"),
-}
 _GGUF_CACHE_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32}
 _FOUR_BIT_CACHE = 20 / 32
 
@@ -60,7 +58,9 @@ def in_words(value: float | None) -> str:
 
 def estimate(situation: Situation) -> MemoryEstimate:
     """From headers, configurations and the flags that divide the model."""
-    tp, pp, dp = parallel_sizes(situation)
+    division = traits_for(situation.engine).division(situation.flags) or Division()
+    tp, pp = division.tensor, division.pipeline
+    attention_tp = max(1, tp // division.attention)
     target, draft = situation.target, situation.draft
     own = is_own_draft(situation)
     speculating = situation.knobs.method not in ("none", "ngram", "suffix")
@@ -74,11 +74,11 @@ def estimate(situation: Situation) -> MemoryEstimate:
     if not speculating:
         draft_bytes = 0
     return MemoryEstimate(
-        devices=parts * dp,
+        devices=division.devices,
         target_weights_bytes=None if target_bytes is None else target_bytes // parts,
         draft_weights_bytes=None if draft_bytes is None else draft_bytes // _draft_tp(situation, tp),
-        target_kv_bytes_per_token=kv_bytes_per_token(situation, target, tp=tp, pp=pp),
-        draft_kv_bytes_per_token=_draft_kv(situation, own=own, speculating=speculating, tp=tp),
+        target_kv_bytes_per_token=kv_bytes_per_token(situation, target, tp=attention_tp, pp=pp),
+        draft_kv_bytes_per_token=_draft_kv(situation, own=own, speculating=speculating, tp=attention_tp),
     )
 
 
@@ -88,13 +88,6 @@ def bytes_of(target: CheckpointFacts | None) -> tuple[int | None, int | None]:
         return None, None
     own = sum(target.tensors[name].num_bytes or 0 for name in target.prediction_tensors)
     return target.weight_bytes - own, own
-
-
-def parallel_sizes(situation: Situation) -> tuple[int, int, int]:
-    flags = Flags(situation)
-    names = PARALLEL.get(situation.engine, ())
-    sizes = [max(1, flags.integer(name) or 1) for name in names] or [1, 1, 1]
-    return sizes[0], sizes[1], sizes[2]
 
 
 def _draft_tp(situation: Situation, tp: int) -> int:

@@ -9,9 +9,8 @@ from statistics import median
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.domain.workload import warmup_requests_at
+from spectune.engines.registry import traits_for
 
-_ASSUMED_LAUNCH_S = {"llamacpp": 3.0, "vllm": 100.0, "sglang": 60.0}
-"""Seen with a 135M model on two processor cores; large models take minutes."""
 _ASSUMED_TOK_PER_S = 50.0
 _MEASURING = ("warm-up", "measure")
 """Phases that an arm costs also where its server is running."""
@@ -53,7 +52,7 @@ def cost_of_trial(study: Study, trials: Sequence[Trial]) -> TrialCost:
         measure_s = median(sum(t.phases_s.get(name, 0.0) for name in _MEASURING) for t in seen)
         basis = f"the median of {len(seen)} finished trials: {launch_s + measure_s:.0f} s each"
         return TrialCost(launch_s, measure_s, basis)
-    launch_s = _ASSUMED_LAUNCH_S.get(study.engine.name, 60.0)
+    launch_s = traits_for(study.engine.name).launch_s
     workload = study.workload
     seconds = 0.0
     for load in workload.loads:

@@ -11,13 +11,13 @@ from spectune.diagnose.judge import judge
 from spectune.diagnose.verdict import NotChecked
 from spectune.domain.findings import Finding
 from spectune.domain.trial import Trial
+from spectune.engines.registry import ENGINE_NAMES
 from spectune.errors import BadInput
 from spectune.store.record_file import open_file
 
 READ_BYTES = 16 << 20
 """Of a longer log only the beginning is read: two seconds of work at most."""
 
-_ENGINES = frozenset({"llamacpp", "vllm", "sglang"})
 _KNOWN_BETTER = frozenset(
     {
         # How it ended: the trial watched the process itself.
@@ -44,7 +44,7 @@ def findings_of_own_log(
 
     ``without``: from which byte to which it tells of other trials on the same server.
     """
-    if trial.simulated or trial.arm.engine not in _ENGINES:
+    if trial.simulated or trial.arm.engine not in ENGINE_NAMES:
         return ()
     skipped = NotChecked()
     try:

@@ -7,14 +7,8 @@ from collections.abc import Mapping
 from spectune.domain.arm import Arm, FlagValue
 from spectune.domain.study import Study
 from spectune.engines.flags import normalise
+from spectune.engines.registry import traits_for
 from spectune.errors import BadInput
-
-_PARALLEL = (
-    ("tensor-parallel-size", "tp-size", "tp"),
-    ("pipeline-parallel-size", "pp-size", "pp"),
-    ("data-parallel-size", "dp-size", "dp"),
-)
-"""The engines' names for them."""
 
 
 def parts_of(arm: Arm, shared: Mapping[str, FlagValue]) -> int:
@@ -22,17 +16,9 @@ def parts_of(arm: Arm, shared: Mapping[str, FlagValue]) -> int:
 
     ``shared``: the flags of every arm.
     """
-    if arm.engine not in ("sglang", "vllm"):
-        return 0
     flags = {normalise(name): value for name, value in {**shared, **arm.flags}.items()}
-    kinds: tuple[tuple[str, ...], ...] = _PARALLEL
-    if arm.engine == "sglang" and flags.get("enable-dp-attention"):
-        kinds = kinds[:2]  # its data parallel attention shares the GPUs of tensor parallelism
-    product = 1
-    for names in kinds:
-        value = next((flags[name] for name in names if name in flags), 1)
-        product *= value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
-    return product
+    division = traits_for(arm.engine).division(flags)
+    return 0 if division is None else division.devices
 
 
 def gpus_of_arm(arm: Arm, study: Study) -> int:

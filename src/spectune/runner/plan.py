@@ -330,7 +330,7 @@ def _combinations(spec: StudySpec, problem: Any) -> list[tuple[ArmSpec, tuple[st
 
 def _arm(arm: ArmSpec, name: str, spec: StudySpec, adapter: EngineAdapter, target: str, base: Path) -> Arm:
     drafter = _model(arm.drafter, adapter, base)
-    if drafter is None and arm.method in needs_drafter(adapter):
+    if drafter is None and arm.method in adapter.traits.needs_drafter:
         drafter = _model(spec.drafter, adapter, base)
     flags: dict[str, FlagValue] = dict(arm.flags)
     return Arm(
@@ -351,13 +351,6 @@ def _arm(arm: ArmSpec, name: str, spec: StudySpec, adapter: EngineAdapter, targe
         synthetic_acceptance_length=arm.synthetic_acceptance_length,
         synthetic_acceptance_rates=arm.synthetic_acceptance_rates,
     )
-
-
-def needs_drafter(adapter: EngineAdapter) -> frozenset[str]:
-    """Methods for which the study's common drafter is used."""
-    return frozenset(
-        {"draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"}
-    ) & set(adapter.methods)
 
 
 def _name_of(arm: ArmSpec) -> str:
