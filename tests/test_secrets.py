@@ -23,6 +23,7 @@ VALUE = "s3cr3tv4lue"
     "name",
     [
         *("HF_TOKEN", "OPENAI_API_KEY", "api-key", "DB_PASSWORD", "client_secret", "hf-token", "PGPASSWORD"),
+        *("HF_TOKEN_2", "password1"),
         *("MY_PASS", "GITHUB_PAT", "COOKIE", "SENTRY_DSN", "MYSQL_PWD", "AWS_SECRET_ACCESS_KEY", "apiKey"),
     ],
 )
@@ -34,7 +35,19 @@ def test_names_of_credentials_are_recognised(name: str) -> None:
     "name",
     [
         *("max-model-len", "TOKENIZERS_PARALLELISM", "num-draft-tokens", "KEYBOARD", "monkey", "max-tokens"),
-        *("tokenizer", "eos_token", "bos-token", "PWD", "OLD_PWD", "sort_key", "forward-pass", "passes", ""),
+        *(
+            "tokenizer",
+            "eos_token",
+            "bos-token",
+            "PWD",
+            "OLD_PWD",
+            "sort_key",
+            "forward-pass",
+            "passes",
+            "",
+            "_2",
+            "max-tokens-2",
+        ),
     ],
 )
 def test_names_of_other_things_are_not(name: str) -> None:

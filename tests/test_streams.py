@@ -63,6 +63,15 @@ def test_closed_streams_are_no_traceback(tmp_path: Path, closed: str, shown: str
     assert output == shown
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the full device is Linux's")
+def test_output_that_does_not_fit_on_the_disk_is_one_error(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        process = start(tmp_path, "ps", stdout=full, stderr=subprocess.PIPE)
+    _, errors = process.communicate(timeout=60)
+    assert errors == "spectune: output: No space left on device; what was to be shown is not whole\n"
+    assert process.returncode == 3
+
+
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="hiding /proc takes root on Linux")
 def test_without_proc_it_is_said_that_nothing_can_be_proven(tmp_path: Path) -> None:
     hide = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")

@@ -15,17 +15,22 @@ _NOBODY_READS = (errno.EPIPE, errno.EIO)
 
 
 class _Outlasting(io.FileIO):
-    """A standard stream. Once nobody reads it, what is written there is dropped, and the command goes on to its end."""
+    """A standard stream. Once nobody reads it, what is written there is dropped, and the command goes on to its end.
+
+    Any other fault of it, as a full disk, is raised once: Python would meet it again as it ends, and show a traceback.
+    """
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data) or 0
         except OSError as error:
-            if error.errno not in _NOBODY_READS and self.fileno() != 2:
-                raise
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.fileno())
             os.close(null)
+            if error.errno not in _NOBODY_READS and self.fileno() != 2:
+                raise OSError(
+                    error.errno, f"{error.strerror}; what was to be shown is not whole", "output"
+                ) from None
             return len(memoryview(data).cast("B"))
 
 

@@ -70,8 +70,11 @@ _SHAPES = (
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable, flag or field of this name holds a credential, judged by its last two words."""
-    words = [word.lower() for word in _WORDS.split(name[-200:]) if word]
+    """Whether a variable, flag or field of this name holds a credential, judged by its last two words.
+
+    A number at the end tells several of one kind apart: ``HF_TOKEN_2``, ``password1``.
+    """
+    words = [word.lower() for word in _WORDS.split(name[-200:].rstrip("0123456789_-")) if word]
     if not words:
         return False
     *before, last = words
