@@ -1,4 +1,4 @@
-"""Writes docs/study-file.md, docs/cli.md, docs/api.md and docs/findings from schema, parser, code and rules.
+"""Writes docs/study-file.md, docs/cli.md, docs/api.md and docs/findings from schema, parser, code and pages.
 
 ``--check``: exit 1 if any of it is out of date.
 """
@@ -158,7 +158,7 @@ def render() -> str:
 INDEX_HEAD = """\
 # Findings
 
-<!-- Written by tools/make_docs.py from the rules: edit those. -->
+<!-- Written by tools/make_docs.py from src/spectune/findings/pages: edit those. -->
 
 What spectune can find wrong, {number} kinds. An **error** makes `spectune check` exit with 1 and `spectune run` refuse
 (`--allow CODE` lets it stand); a **warning** says that a number or a launch is doubtful; a **note** is worth knowing.
@@ -193,7 +193,7 @@ def sentence(text: str) -> str:
 def page_of(kind: FindingKind) -> str:
     parts = [
         f"# {kind.code}\n",
-        "<!-- Written by tools/make_docs.py from the rules: edit those. -->\n",
+        f"<!-- Written by tools/make_docs.py from src/spectune/findings/pages/{kind.code}.md: edit that. -->\n",
         f"**{kind.severity}**: {sentence(kind.title)}\n",
         f"{kind.explanation}\n",
     ]
