@@ -90,6 +90,7 @@ def test_arms_of_a_launch_are_measured_one_after_another_on_one_server(run: Runn
     # alpha 0.8, 1 + 0.8 tokens in 1.1 steps; 2.952 in 1.3.
     # 1.8 / 1.1 and 2.952 / 1.3 by the engine's own arithmetic, which a busy machine flattens.
     assert by_name["three"]["speedup"]["value"] > by_name["one"]["speedup"]["value"] > 1.1
+    assert "nothing left to do" in run("run", "study.yaml").stdout
 
 
 def test_a_server_that_dies_fails_the_trial_it_runs_and_no_other(run: Runner) -> None:  # noqa: F811
