@@ -9,12 +9,14 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from spectune.hosts import supervisor
 from spectune.hosts.host import Host, ServerSpec
 from spectune.hosts.local import local_host
 from spectune.hosts.supervised import SupervisedServer
@@ -191,3 +193,39 @@ def test_a_supervisor_that_can_write_no_file_goes_on(tmp_path: Path) -> None:
                 assert (await server.stop(grace_s=5)).no_child_left is True
 
     asyncio.run(scenario())
+
+
+def idle_supervisor(folder: Path, monkeypatch: pytest.MonkeyPatch) -> supervisor.Supervisor:
+    """One that has started no server, for a single step of its work."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(supervisor, "_AGAIN_S", 0.0)
+    watching = supervisor.Supervisor({"marker": "m" * 32})
+    watching.leader = (0, 0)
+    return watching
+
+
+def test_a_stop_that_fails_begins_again_and_is_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing() -> Iterator[float]:
+        raise ValueError("/proc said something odd")
+        yield 0.0
+
+    watching = idle_supervisor(tmp_path, monkeypatch)
+    watching.stopping = first = failing()
+    with pytest.raises(ValueError, match="odd"):
+        watching._advance_stop(0.0)
+    assert watching.gone_at is None and watching.state != "ended"
+    assert watching.stopping is not None and watching.stopping is not first
+
+
+def test_a_stop_begins_also_when_shared_memory_cannot_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing() -> None:
+        raise OSError(24, "Too many open files")
+
+    watching = idle_supervisor(tmp_path, monkeypatch)
+    monkeypatch.setattr(watching, "look_at_segments", failing)
+    watching.begin_stop(None, grace_s=0.0)
+    assert watching.state == "stopping" and watching.stopping is not None
