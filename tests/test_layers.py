@@ -67,3 +67,49 @@ def test_no_engine_is_ever_imported_outside_the_launcher() -> None:
             found = {name.split(".")[0] for name in names} & engines
             trains = path.is_relative_to(SOURCE / "drafter") and found == {"torch"}
             assert not found or trains or path.name == "llama_server.py", f"{path} imports {found}"
+
+
+ENGINES = {"vllm", "sglang", "llamacpp"}
+ENGINE_PLACES = ("engines/", "preflight/flags", "preflight/draft", "exchange/imports/")
+"""Where an engine may be named; everybody else asks the engine's adapter or its traits."""
+NAMED_ELSEWHERE = {
+    "cli/drafter_data_args.py": 3,
+    "cli/drafter_study.py": 1,
+    "diagnose/deaths.py": 2,
+    "diagnose/live.py": 1,
+    "diagnose/other_lines.py": 6,
+    "diagnose/reader.py": 6,
+    "diagnose/rules_acceptance.py": 6,
+    "diagnose/rules_settings.py": 5,
+    "diagnose/run_builder.py": 5,
+    "diagnose/triggers.py": 14,
+    "drafter/data/answers.py": 4,
+    "drafter/engine_view.py": 6,
+    "drafter/export.py": 9,
+    "preflight/command.py": 11,
+    "preflight/command_arguments.py": 4,
+    "preflight/command_launch.py": 25,
+    "preflight/memory.py": 3,
+    "preflight/memory_estimate.py": 2,
+    "preflight/versions.py": 7,
+    "runner/check_sources.py": 1,
+    "runner/drafter_data.py": 1,
+    "runner/lanes.py": 1,
+    "server/detect.py": 3,
+}
+"""How often the files beyond those places still name an engine: a list that may only shrink."""
+
+
+def engine_names_in(path: Path) -> int:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return sum(isinstance(value, str) and value in ENGINES for value in values)
+
+
+def test_an_engine_is_named_in_its_own_places() -> None:
+    named = {str(path.relative_to(SOURCE)): engine_names_in(path) for path in modules()}
+    assert {
+        place: count for place, count in named.items() if count and not place.startswith(ENGINE_PLACES)
+    } == NAMED_ELSEWHERE, (
+        "ask `engines.registry.traits_for` or `adapter_for`; where a count fell, lower it here too"
+    )
