@@ -61,7 +61,7 @@ def run(folder: Path, *more: str, env: dict[str, str] | None = None) -> subproce
         env=env or environment(folder),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=1500,
     )
 
 
@@ -129,7 +129,7 @@ def test_ctrl_c_stops_both_and_the_same_command_goes_on(tmp_path: Path, signal_n
     until(lambda: num_answered(tmp_path) >= 8)
     assert len(servers(tmp_path)) == 1
     process.send_signal(signal_number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "every finished sample is kept" in said and "Run the same command again" in said
     assert servers(tmp_path) == []

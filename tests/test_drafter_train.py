@@ -249,7 +249,7 @@ def test_two_processes_train_the_same_draft(
         )
         for rank in range(2)
     ]
-    ends = [child.communicate(timeout=240) for child in children]
+    ends = [child.communicate(timeout=1500) for child in children]
     assert [child.returncode for child in children] == [0, 0], ends
     assert losses(tmp_path / "run") == pytest.approx(losses(undisturbed[0]), abs=1e-3)
     # A run begun by two can be ended by one: the checkpoint holds whole tensors.
@@ -269,7 +269,7 @@ def test_a_disk_that_fills_up_costs_no_more_than_the_steps_since_the_last_checkp
 ) -> None:
     out = tmp_path / "run"
     child = start_child(inputs, out, largest_file_bytes=20_000, limit_at_step=10)
-    _, errors = child.communicate(timeout=240)
+    _, errors = child.communicate(timeout=1500)
     assert child.returncode == 1
     assert "EnvironmentFailed" in errors
     assert f"{out}/draft" in errors, "the draft of step 14 is written before its checkpoint"
