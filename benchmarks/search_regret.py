@@ -1,6 +1,6 @@
 """Regret and launches of each strategy on simulated surfaces.
 
-    search_regret.py --curves FILE.csv --seeds 200 [--space chain|tree|both] [--per prompt|launch] [--json]
+    search_regret.py --curves FILE.csv --seeds 200 [--space chain|tree|both] [--launches N] [--per prompt|launch]
     search_regret.py --drawn 2000 --seeds 1 [...]
 
 Regret is 1 - true speed of the arm recommended / true speed of the best arm,
@@ -10,9 +10,10 @@ launch``: of the launch's whole result. ``--drawn``: surfaces whose acceptance
 and cost are drawn, on which constants were chosen; those of the published
 curves are the test. ``predict to its end`` has no limit of launches. ``oracle``
 launches the truly fastest arms and recommends by what it measured: what noise
-alone leaves of so many launches. ``full grid + model`` recommends by the model
-after the full sweep. TPE needs optuna, which only this benchmark uses; without it the row is
-left out.
+alone leaves of so many launches. ``--first-share``: the length of ``predict``'s
+first probe, of the longest. ``full grid + model`` recommends by the model after
+the full sweep. TPE needs optuna, which only this benchmark uses; without it the
+row is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ class Noise:
 
     sd: float
     per: str
+    first_share: float | None = None
+    """Length of predict's first probe, of the longest; None is its own choice."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,8 @@ def legal_arms(surface: Surface) -> list[LegalArm]:
 def predict(surface: Surface, seed: int, budget: int | None, noise: Noise) -> Result:
     launch_sd = noise.sd if noise.per == "launch" else 0.001
     strategy = Predict(legal_arms(surface), budget=Budget(launches=budget), launch_log_sd=launch_sd)
+    if noise.first_share is not None:
+        strategy = replace(strategy, first_share=noise.first_share)
     return run_strategy(strategy, surface, seed, noise)
 
 
@@ -222,23 +227,29 @@ def summary(results: Sequence[tuple[str, Result]]) -> dict[str, Any]:
 
 
 def _run_surface(
-    surface: Surface, name: str, *, seeds: int, budget: int, per: str
+    surface: Surface, name: str, *, seeds: int, budget: int, noise: Noise
 ) -> tuple[list[Result], float]:
     """Results of one strategy by seed, and the processor's seconds."""
     began, results = time.process_time(), []
     for seed in range(seeds):
         sd = random.Random(f"noise/{surface.name}/{seed}").uniform(0.02, 0.10)
-        results.append(SEARCHES[name](surface, seed, budget, Noise(sd, per)))
+        results.append(SEARCHES[name](surface, seed, budget, replace(noise, sd=sd)))
     return results, time.process_time() - began
 
 
 def run_space(
-    space: str, surfaces: Sequence[Surface], *, seeds: int, per: str, names: Sequence[str], jobs: int = 1
+    surfaces: Sequence[Surface],
+    *,
+    seeds: int,
+    budget: int,
+    noise: Noise,
+    names: Sequence[str],
+    jobs: int = 1,
 ) -> dict[str, Any]:
     table: dict[str, Any] = {}
     with ProcessPoolExecutor(jobs) as pool:
         for name in names:
-            run = partial(_run_surface, name=name, seeds=seeds, budget=BUDGET[space], per=per)
+            run = partial(_run_surface, name=name, seeds=seeds, budget=budget, noise=noise)
             found = list(map(run, surfaces) if jobs == 1 else pool.map(run, surfaces))
             results = [
                 (surface.name, result)
@@ -250,9 +261,9 @@ def run_space(
     return {
         "surfaces": len(surfaces),
         "legal_arms": len(surfaces[0].arms),
-        "budget_launches": BUDGET[space],
+        "budget_launches": budget,
         "seeds": seeds,
-        "noise_per": per,
+        "noise_per": noise.per,
         "strategies": table,
     }
 
@@ -262,13 +273,15 @@ def _print(space: str, found: dict[str, Any]) -> None:
         f"{space}: {found['surfaces']} surfaces x {found['seeds']} seeds, {found['legal_arms']} legal arms, "
         f"at most {found['budget_launches']} launches, noise 2-10 % per {found['noise_per']}"
     )
-    print("| strategy | mean regret | 95th | 99th | worst | worst surface's mean | launches, mean (most) |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| strategy | mean regret | 95th | 99th | above 5 % | worst | worst surface's mean | launches, mean (most) |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for name, row in found["strategies"].items():
         print(
             f"| {name} | {row['mean_regret']:.2%} | {row['p95_regret']:.1%} | {row['p99_regret']:.1%} "
-            f"| {row['worst_regret']:.1%} | {row['worst_surface_mean_regret']:.2%} "
-            f"| {row['mean_launches']:.1f} ({row['max_launches']}) |"
+            f"| {row['share_above_5_percent']:.1%} | {row['worst_regret']:.1%} "
+            f"| {row['worst_surface_mean_regret']:.2%} | {row['mean_launches']:.1f} ({row['max_launches']}) |"
         )
 
 
@@ -278,6 +291,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--drawn", type=int, help="so many drawn surfaces instead of the curves'")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--space", choices=("chain", "tree", "both"), default="both")
+    parser.add_argument(
+        "--launches", type=int, help="at most so many, instead of 4 for chains and 10 for trees"
+    )
+    parser.add_argument("--first-share", type=float, help="predict's first probe, of the longest chain")
     parser.add_argument("--per", choices=("prompt", "launch"), default="prompt")
     parser.add_argument("--strategies", default=None, help="comma list; default: all that can run")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
@@ -290,12 +307,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ImportError:
             names.remove("tpe")
             print("optuna is not installed: no TPE row", file=sys.stderr)
+    if args.launches is not None and args.launches < 2:
+        parser.error("--launches: plain decoding is one, so at least 2")
     if (args.curves is None) == (args.drawn is None):
         parser.error("one of --curves and --drawn")
     document: dict[str, Any] = {"schema_version": 1, "spaces": {}}
     for space in ("chain", "tree") if args.space == "both" else (args.space,):
         surfaces = surfaces_of(space, curves=args.curves, drawn=args.drawn)
-        found = run_space(space, surfaces, seeds=args.seeds, per=args.per, names=names, jobs=args.jobs)
+        found = run_space(
+            surfaces,
+            seeds=args.seeds,
+            budget=args.launches or BUDGET[space],
+            noise=Noise(0.0, args.per, args.first_share),
+            names=names,
+            jobs=args.jobs,
+        )
         document["spaces"][space] = found
         if not args.json:
             _print(space, found)

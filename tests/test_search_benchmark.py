@@ -50,6 +50,26 @@ def test_sixty_and_more_trees_are_searched_in_ten_launches(tmp_path: Path, strat
     assert space["strategies"][strategy]["mean_regret"] <= 0.03
 
 
+def test_a_search_is_measured_at_the_launches_and_the_first_probe_asked_for(tmp_path: Path) -> None:
+    found = run(
+        tmp_path,
+        "search_regret.py",
+        *("--seeds", "1", "--space", "chain", "--strategies", "predict", "--launches", "2"),
+        *("--first-share", "0.125"),
+    )
+    chain = found["spaces"]["chain"]  # type: ignore[index]
+    assert chain["budget_launches"] == chain["strategies"]["predict"]["max_launches"] == 2
+    # Two launches are plain decoding and one token alone; this curve keeps 3.3 of 4, so most cost curves want more.
+    assert chain["strategies"]["predict"]["mean_regret"] > 0.2
+    assert chain["strategies"]["predict"]["share_above_5_percent"] > 0.5
+
+
+def test_fewer_launches_than_plain_decoding_and_one_more_are_refused() -> None:
+    argv = [sys.executable, str(BENCHMARKS / "search_regret.py"), "--drawn", "1", "--launches", "1"]
+    reply = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert reply.returncode == 2 and "at least 2" in reply.stderr
+
+
 def test_early_stopping_saves_time_and_keeps_the_winner(tmp_path: Path) -> None:
     found = run(tmp_path, "early_stopping.py", "--seeds", "3", "--space", "chain")
     for strategy, least_saved in (("grid", 0.4), ("predict", 0.3)):

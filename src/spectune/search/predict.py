@@ -22,7 +22,7 @@ from spectune.domain.prediction_estimate import LogEstimate
 from spectune.domain.prediction_shape import id_of, shape_of
 from spectune.search.lookahead import worth_of_looking
 from spectune.search.neighbours import neighbours
-from spectune.search.probe import first_probe
+from spectune.search.probe import FIRST_SHARE, first_probe
 from spectune.search.protocol import (
     ALL_ENDED,
     BASELINE_FAILED,
@@ -59,6 +59,7 @@ class Predict:
     patience: float = 0.10
     launch_log_sd: float = DEFAULT_LAUNCH_LOG_SD
     """Noise floor of this machine between launches, where it was measured."""
+    first_share: float = FIRST_SHARE
     name: str = field(default="predict", init=False)
 
     def ask(self, history: History) -> Ask | Stop:
@@ -105,11 +106,11 @@ class Predict:
     @cached_property
     def _first(self) -> Arm:
         _, others = split_baseline(self.arms)
-        return first_probe([a.arm for a in others if not a.imposed])
+        return first_probe([a.arm for a in others if not a.imposed], self.first_share)
 
     def _probe(self, open_arms: Sequence[LegalArm], model: SpeedModel) -> Ask:
         arms = [a.arm for a in open_arms]
-        arm = self._first if self._first in arms else first_probe(arms)
+        arm = self._first if self._first in arms else first_probe(arms, self.first_share)
         shape = shape_of(arm)
         reason = (
             f"the probe that teaches most: {shape.steps} draft steps and {shape.tokens} tokens show acceptance "

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from spectune.domain.arm import Arm
 from spectune.domain.prediction_shape import arm_facts, shape_of
 
-_LONG = 0.625
+FIRST_SHARE = 0.625
+"""Length of the first chain, of the longest: shorter ones follow, longer ones are near, a cliff lies on one side."""
 
 
-def first_probe(arms: Sequence[Arm]) -> Arm:
+def first_probe(arms: Sequence[Arm], share: float = FIRST_SHARE) -> Arm:
     """Of the largest family of settings: a chain nearly as long as any, or a tree of middle shape."""
     graphs = [a for a in arms if a.knobs.cuda_graphs is not False] or list(arms)
     sizes: dict[object, int] = {}
@@ -21,13 +22,13 @@ def first_probe(arms: Sequence[Arm]) -> Arm:
     family = [a for a in graphs if sizes[arm_facts(a).setting] == most]
     family = [a for a in family if arm_facts(a).setting == arm_facts(family[0]).setting]
     if all(shape_of(a).topk == 1 for a in family):
-        return _long_chain(family)
+        return _chain(family, share)
     return _middle(family)
 
 
-def _long_chain(chains: Sequence[Arm]) -> Arm:
-    """Five eighths of the longest: shorter chains follow, longer ones are near, and a cliff lies on one side."""
-    wanted = _LONG * max(shape_of(a).steps for a in chains)
+def _chain(chains: Sequence[Arm], share: float) -> Arm:
+    """Nearest to this share of the longest; the longer of equals."""
+    wanted = share * max(shape_of(a).steps for a in chains)
     return min(chains, key=lambda a: (abs(shape_of(a).steps - wanted), -shape_of(a).steps))
 
 
