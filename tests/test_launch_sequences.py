@@ -191,7 +191,7 @@ class Told:
         self.lines.append(f"{start.position} of {start.total}: {start.arm.name}/{start.repetition}{at}")
 
     def on_message(self, text: str) -> None:
-        if not text.startswith("this machine can tell"):
+        if not text.startswith(("this machine can tell", "two equal launches of plain decoding differ")):
             self.lines.append(re.sub(r"ended .* ago", "ended some time ago", text))
 
     def __getattr__(self, name: str) -> Any:
