@@ -115,7 +115,7 @@ class Comparison(Record):
     """Its interval is for prompts like these: how they differ among each other is in it."""
     verdict: Verdict
     these_prompts: Interval | None = None
-    """The same ratio with the interval for these very prompts, which launches alone make uncertain."""
+    """The ratio with an interval for these very prompts: it holds the noise of launches alone."""
     num_prompts: int
     num_trials: int
     num_baseline_trials: int
@@ -219,7 +219,7 @@ def _compare_one(
 
 
 def combined_degrees(prompts: float, prompt_degrees: float, launches: float, launch_degrees: float) -> float:
-    """Of freedom, of the sum of two variances (Satterthwaite 1946)."""
+    """Degrees of freedom of the sum of two variances, that of prompts and that of launches (Satterthwaite 1946)."""
     degrees = (prompts + launches) ** 2 / (prompts**2 / prompt_degrees + launches**2 / launch_degrees)
     return min(degrees, launch_degrees) if launch_degrees < FEW_DEGREES else degrees
 

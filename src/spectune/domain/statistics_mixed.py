@@ -21,10 +21,10 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 ASSUMED_LAUNCH_LOG_SD = 0.15
-"""Of what was launched once and tells nothing of its own noise: restarts alone move speeds by 10-20 %."""
+"""Assumed standard deviation of log speed between launches, for an arm launched once: restarts move it by 10-20 %."""
 _SMALLEST, _LARGEST = 0.0025, 0.32
 _WALK_SDS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
-"""Of the machine's level, from one launch to the next."""
+"""Standard deviations that the machine's level (log speed) may change by from one launch to the next."""
 _MANY = 24
 """So many launches tell their noise sharply, and ask for a finer grid of it."""
 _STEP, _FINE_STEP = 2.0, math.sqrt(2)
@@ -57,7 +57,7 @@ class LaunchError:
 
 
 def launch_error(launches: Sequence[LaunchSpeed]) -> LaunchError:
-    """Of the sum of weighted log speeds; the arm and plain decoding must both be among ``launches``."""
+    """The error of the weighted sum of log speeds; the arm and plain decoding must both be among ``launches``."""
     plain_repeated, arm_repeated = (_repeated(launches, is_arm=side) for side in (False, True))
     plain_sds, arm_sds, walk_sds = _grid(plain_repeated, arm_repeated, len(launches) > _MANY)
     is_arm = np.array([x.is_arm for x in launches])

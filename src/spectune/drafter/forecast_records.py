@@ -97,12 +97,12 @@ class SpeedFacts:
     step's cost, taken from whole requests, holds it."""
 
     def tok_per_s(self, length: Any) -> Any:
-        """Of whole requests; of a number, or of an array of them."""
+        """Speed of whole requests at an acceptance length, which may be a number or an array."""
         return 1 / (self._apart_s + self.step_cost_s / length)
 
     @property
     def _apart_s(self) -> float:
-        """What is to be added to the steps' time."""
+        """Seconds to the first token, beside the steps of a request; 0 where they were not measured apart."""
         return 0.0 if self.first_token_s is None else self.first_token_s
 
     def length_for(self, speedup: float) -> float | None:
