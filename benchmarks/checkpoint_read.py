@@ -25,8 +25,8 @@ from typing import Any
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.arm import Knobs
-from spectune.preflight.draft_fit import RULES
-from spectune.preflight.memory import rules
+from spectune.preflight.draft.rules import RULES
+from spectune.preflight.memory.fit import rules
 from spectune.preflight.rules import judge
 from spectune.preflight.situation import EngineVersion, Situation
 

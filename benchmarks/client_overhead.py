@@ -79,7 +79,7 @@ class FakeServer:
     """The fake engine as a child process; ``watch`` hears its request lines."""
 
     def __init__(self, tokens_per_s: float) -> None:
-        command = [sys.executable, "-m", "spectune.engines.fake_server", "--log-requests"]
+        command = [sys.executable, "-m", "spectune.engines.fake.server", "--log-requests"]
         command += [f"--model={MODEL}", f"--tokens-per-s={tokens_per_s}", "--no-prefix-caching"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.watch: Watch | None = None

@@ -12,7 +12,7 @@ from spectune.bench.client import StreamingClient
 from spectune.bench.load import run_load
 from spectune.bench.shapes import drive
 from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload
-from spectune.engines.fake import FakeAdapter
+from spectune.engines.fake.adapter import FakeAdapter
 from spectune.transport import HttpClient
 
 

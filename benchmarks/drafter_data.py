@@ -25,7 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spectune.domain.statistics import geometric_mean_interval
+from spectune.cluster.data_server import for_streams
+from spectune.cluster.machine import machine_of
 from spectune.domain.study import Study
 from spectune.drafter.data.generator import GeneratedPrompt, generate_prompts
 from spectune.drafter.data.plan_records import DataSampling, PlanRequest
@@ -34,11 +35,10 @@ from spectune.drafter.data.request import DataRequest
 from spectune.drafter.data.sources import PromptSource
 from spectune.embedded.models import TARGET, data_home
 from spectune.hosts.choose import host_called
-from spectune.runner.drafter_data import for_streams
 from spectune.runner.launch import serve_arm
-from spectune.runner.machine import machine_of
 from spectune.runner.plan import resolve_study
 from spectune.runner.study import fetch_models
+from spectune.statistics.intervals import geometric_mean_interval
 from spectune.study_file.load import load_study_file
 from spectune.transport import HttpClient
 

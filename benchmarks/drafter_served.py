@@ -29,8 +29,8 @@ import yaml
 
 from spectune.bench.prompts import builtin_prompts
 from spectune.domain.acceptance import AcceptanceCounts
-from spectune.domain.statistics import acceptance_length_interval
 from spectune.embedded.models import DRAFT, TARGET, data_home, draft_folder, resolve_model
+from spectune.statistics.intervals import acceptance_length_interval
 
 TOLERANCE = 0.05
 SPECTUNE = [sys.executable, "-m", "spectune"]

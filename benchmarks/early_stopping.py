@@ -29,13 +29,13 @@ from search_regret import BUDGET, legal_arms
 from search_surfaces import PROMPTS, VERIFY_STEPS, Surface, draw_counts, surfaces_of
 
 from spectune.domain.arm import Arm
-from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import id_of
-from spectune.domain.statistics_sequential import Expected, PooledNoise, WorthStopping, pool_noise
+from spectune.models.arm_shape import id_of
+from spectune.models.observation import Observation
 from spectune.runner.stop_early import BLOCK, ENOUGH_MARGINS, LEAST_EXPECTED_LOG_SD, LEAST_PROMPTS
 from spectune.search.grid import Grid
 from spectune.search.predict import Predict
 from spectune.search.protocol import Ask, Budget, History, Strategy
+from spectune.statistics.sequential import Expected, PooledNoise, WorthStopping, pool_noise
 
 MARGIN = 0.02
 

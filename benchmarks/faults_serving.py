@@ -21,7 +21,7 @@ from spectune.hosts.local import local_host
 from spectune.server.lifecycle import Launched, LaunchPlan, Limits, ServerHandle, serve
 from spectune.server.phases import PhaseClock
 
-FAKE = (sys.executable, "-m", "spectune.engines.fake_server", "--model", "fake-model")
+FAKE = (sys.executable, "-m", "spectune.engines.fake.server", "--model", "fake-model")
 LIMITS = Limits(ready_s=20.0, stuck_s=15.0, settle_s=0.2, stop_grace_s=2.0)
 _ALL_S = 60.0
 

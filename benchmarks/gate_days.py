@@ -19,8 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from exchange_studies import drawn
 
-from spectune.exchange.gate import gate
-from spectune.exchange.pairing import Basis
+from spectune.exchange.comparison.gate import gate
+from spectune.exchange.comparison.pairing import Basis
 
 LAUNCH_SD, PROMPT_SD = 0.01, 0.05
 DAYS = (0.0, 0.03, 0.05)

@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
-from spectune.domain.statistics_multiple import simultaneous
-from spectune.domain.statistics_sequential import WorthStopping
 from spectune.runner.stop_early import ENOUGH_MARGINS
+from spectune.statistics.intervals import Comparison, SpeedSample, compare_with_baseline
+from spectune.statistics.multiple import simultaneous
+from spectune.statistics.sequential import WorthStopping
 
 MARGIN = 0.02
 EARLY_PROMPTS = 48

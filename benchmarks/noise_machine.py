@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spectune.domain.statistics import SpeedSample
+from spectune.statistics.intervals import SpeedSample
 
 STARTUP_S = 20.0
 REQUEST_S = 2.0

@@ -23,8 +23,8 @@ from typing import Any
 from noise import share_interval
 from noise_machine import Drawn, Machine, draw
 
-from spectune.domain.statistics import Comparison, compare_with_baseline
-from spectune.domain.statistics_multiple import simultaneous
+from spectune.statistics.intervals import Comparison, compare_with_baseline
+from spectune.statistics.multiple import simultaneous
 
 MARGIN = 0.02
 DIFFERENT = ("FASTER", "SLOWER")

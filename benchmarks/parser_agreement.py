@@ -469,10 +469,10 @@ def judge_vllm(case: Case) -> None:
 def ask_ourselves(engine: str, cases: Sequence[Case]) -> list[Verdict]:
     sys.path.insert(0, str(ROOT / "src"))
     from spectune.checkpoints.read import read_checkpoint
-    from spectune.preflight import draft_fit
-    from spectune.preflight.command import read_command
-    from spectune.preflight.flags_form import judge_form
-    from spectune.preflight.flags_rules import judge_flags
+    from spectune.preflight.command.reading import read_command
+    from spectune.preflight.draft import rules as draft_fit
+    from spectune.preflight.flags.form import judge_form
+    from spectune.preflight.flags.rules import judge_flags
     from spectune.preflight.rules import judge
     from spectune.preflight.situation import EngineVersion
 

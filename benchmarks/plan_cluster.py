@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from spectune.domain.cluster_time import ClusterWork, LaunchTimes, cluster_time
+from spectune.models.cluster_time import ClusterWork, LaunchTimes, cluster_time
 from spectune.runner.lanes import Lane
 
 BASELINE = "baseline"

@@ -24,13 +24,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from spectune.analysis.observations import observations
+from spectune.analysis.summary import summarize
 from spectune.domain.arm import Arm
-from spectune.domain.cost_model import SpeedModel
-from spectune.domain.prediction_observation import Observation
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
-from spectune.report.observed import observations
-from spectune.report.summary import summarize
+from spectune.models.observation import Observation
+from spectune.models.speed import SpeedModel
 from spectune.search.plan import make_strategy
 from spectune.search.protocol import Ask, History, LegalArm, Objective
 from spectune.store.study_dir import StudyDir

@@ -35,8 +35,8 @@ from typing import Any
 from search_surfaces import LAUNCH_S, MEASURE_S, Surface, surfaces_of
 
 from spectune.domain.arm import Arm
-from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import id_of
+from spectune.models.arm_shape import id_of
+from spectune.models.observation import Observation
 from spectune.search.grid import Grid
 from spectune.search.one_factor import OneFactor
 from spectune.search.predict import Predict

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm, Knobs, baseline_arm
-from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import id_of
+from spectune.models.arm_shape import id_of
+from spectune.models.observation import Observation
 
 BASELINE_TOK_PER_S = 80.0
 VERIFY_STEPS = 1500

@@ -11,7 +11,7 @@ from spectune.cli.diagnose_args import add_diagnose
 from spectune.diagnose.facts import RunFacts
 from spectune.diagnose.inputs import read_log
 from spectune.diagnose.judge import judge, verdict
-from spectune.diagnose.reader import LogReader
+from spectune.diagnose.log.reader import LogReader
 from spectune.diagnose.verdict import NotChecked, Verdict
 
 HERE = Path(__file__).parent

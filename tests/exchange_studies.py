@@ -14,7 +14,7 @@ from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
-from spectune.exchange.loaded import LoadedStudy
+from spectune.exchange.whole_study import LoadedStudy
 from spectune.store.study_dir import StudyDir, TrialDir
 
 LAUNCH_SD, PROMPT_SD = 0.11, 0.12

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from spectune.cluster.ray_cluster import Node, NodeFacts, source_digest
 from spectune.domain.machine import Machine
 from spectune.errors import NodeLost
 from spectune.hosts.machine_facts import read_machine
-from spectune.hosts.ray_cluster import Node, NodeFacts, source_digest
 
 
 @dataclass

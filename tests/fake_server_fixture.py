@@ -45,7 +45,7 @@ class FakeEngine:
 
 def start_fake_engine(*options: str) -> FakeEngine:
     process = subprocess.Popen(
-        [sys.executable, "-m", "spectune.engines.fake_server", *options],
+        [sys.executable, "-m", "spectune.engines.fake.server", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from spectune.domain.findings import Finding
-from spectune.preflight.command import read_command
-from spectune.preflight.flags_form import judge_form
-from spectune.preflight.flags_rules import judge_flags
+from spectune.preflight.command.reading import read_command
+from spectune.preflight.flags.form import judge_form
+from spectune.preflight.flags.rules import judge_flags
 from spectune.preflight.rules import Judgement
 from spectune.preflight.situation import EngineVersion
 

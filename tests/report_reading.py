@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 
 from rich.console import Console
 
+from spectune.analysis.records import StudySummary
 from spectune.report.html import render_html
 from spectune.report.markdown import render_markdown
-from spectune.report.records import StudySummary
 from spectune.report.terminal import study_tables, trial_block
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}

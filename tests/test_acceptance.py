@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from spectune.domain.acceptance import AcceptanceCounts, pool_counts, request_weighted_acceptance_length
-from spectune.domain.statistics import acceptance_length_interval
+from spectune.statistics.intervals import acceptance_length_interval
 
 
 def test_length_counts_the_bonus_token() -> None:

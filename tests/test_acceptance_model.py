@@ -6,19 +6,19 @@ import random
 import pytest
 
 from spectune.domain.acceptance import AcceptanceCounts
-from spectune.domain.acceptance_model import (
+from spectune.domain.arm import Arm, Knobs
+from spectune.models.acceptance import (
     chain_length,
     fit_decay,
     length_log_sd,
     profile_from_counts,
     profile_from_lengths,
 )
-from spectune.domain.acceptance_model_depth import fit_depths
-from spectune.domain.acceptance_model_family import AcceptanceModel
-from spectune.domain.arm import Arm, Knobs
-from spectune.domain.cost_model import SpeedModel
-from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import Shape
+from spectune.models.acceptance_depth import fit_depths
+from spectune.models.acceptance_family import AcceptanceModel
+from spectune.models.arm_shape import Shape
+from spectune.models.observation import Observation
+from spectune.models.speed import SpeedModel
 
 # Acceptance lengths for k = 1..8, InferenceX golden_al_distribution (Apache-2.0): two chains, a block drafter.
 GLM_MTP = (1.84, 2.50, 2.99, 3.33, 3.61, 3.78, 3.91, 4.06)

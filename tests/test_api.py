@@ -24,7 +24,7 @@ from spectune.api.blocking import run_interruptible
 from spectune.api.progress import ProgressView
 from spectune.api.results import StudyResults
 from spectune.cli.main import main
-from spectune.exchange.loaded import LoadedStudy
+from spectune.exchange.whole_study import LoadedStudy
 from spectune.store.study_dir import StudyDir
 
 SOURCE = Path(spectune.__file__).parent

@@ -10,14 +10,14 @@ import pytest
 from fake_server_fixture import fake_engine
 from report_studies import load_result, request, speculative, study, trial
 
+from spectune.analysis.asked_load import loads_not_reached
 from spectune.bench.client import StreamingClient
 from spectune.bench.load import run_load
 from spectune.cli.main import main
 from spectune.domain.measurement import LoadResult, ServerCounters
 from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload, warmup_requests_at
-from spectune.engines.fake import FakeAdapter
+from spectune.engines.fake.adapter import FakeAdapter
 from spectune.errors import BadInput
-from spectune.report.asked_load import loads_not_reached
 from spectune.study_file.load import load_study_file
 from spectune.transport import HttpClient
 

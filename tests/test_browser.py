@@ -24,8 +24,8 @@ from test_abort import Run, until
 from test_report_hostile import HOSTILE, hostile_summary
 from watched_study import Client, begin_trial, being_run, served, stored
 
+from spectune.analysis.summary import summarize
 from spectune.report.html import render_html
-from spectune.report.summary import summarize
 from spectune.store.progress import ProgressFile
 from spectune.store.study_dir import StudyDir, TrialDir
 

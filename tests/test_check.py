@@ -11,14 +11,14 @@ import pytest
 from check_running import alarms, check, codes
 from healthy.models import eagle3_head, make_model
 
+from spectune.check.check import CheckResult, check_command, check_study
+from spectune.check.sources import Sources
 from spectune.cli.main import main
 from spectune.domain.machine import Machine
 from spectune.embedded.models import data_home
 from spectune.errors import BadInput
 from spectune.hosts.facts import Gpu
 from spectune.preflight.versions import ask_installed
-from spectune.runner.check import CheckResult, check_command, check_study
-from spectune.runner.check_sources import Sources
 from spectune.runner.plan import resolve_study
 from spectune.store.study_dir import StudyDir
 from spectune.study_file.load import load_study_file

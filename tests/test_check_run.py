@@ -12,15 +12,15 @@ import pytest
 from healthy.models import eagle3_head, make_model
 from report_studies import BASELINE, counts, load_result, request, speculative, study, trial
 
+from spectune.analysis.findings import _BETTER
+from spectune.analysis.summary import summarize
+from spectune.check.check import CheckResult, without_refused
 from spectune.domain.findings import Finding
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.findings.catalogue import all_kinds
-from spectune.report.findings import _BETTER
-from spectune.report.summary import summarize
-from spectune.runner import own_log
-from spectune.runner.check import CheckResult, without_refused
-from spectune.runner.own_log import findings_of_own_log
+from spectune.runner import log_findings as own_log
+from spectune.runner.log_findings import findings_of_own_log
 
 HERE = Path(__file__).parent
 LOGS = HERE / "logs"

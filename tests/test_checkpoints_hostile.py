@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from spectune.checkpoints.read import read_checkpoint
 from spectune.errors import BadInput
-from spectune.preflight.draft_fit import RULES
-from spectune.preflight.memory import memory_fits
-from spectune.preflight.memory_estimate import estimate
+from spectune.preflight.draft.rules import RULES
+from spectune.preflight.memory.estimate import estimate
+from spectune.preflight.memory.fit import memory_fits
 from spectune.preflight.rules import judge
 
 CONFIG = {

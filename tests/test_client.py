@@ -16,7 +16,7 @@ from spectune.cli.main import build_parser
 from spectune.domain.measurement import RequestRecord
 from spectune.domain.workload import Prompt, Sampling
 from spectune.engines.adapter import FinalFields
-from spectune.engines.fake import FakeAdapter
+from spectune.engines.fake.adapter import FakeAdapter
 from spectune.engines.registry import adapter_for
 from spectune.study_file.schema import WorkloadSpec
 from spectune.transport import HttpClient

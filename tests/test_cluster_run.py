@@ -12,12 +12,12 @@ from fake_cluster import FakeCluster
 from report_studies import trial
 
 from spectune.api.progress import ProgressView
+from spectune.cluster.study import run_on_cluster
 from spectune.domain.study import ClusterSettings
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput, EnvironmentFailed
 from spectune.hosts.local import local_host
 from spectune.hosts.machine_facts import read_machine
-from spectune.runner.cluster import run_on_cluster
 from spectune.runner.continues import check_continues
 from spectune.runner.events import TrialStart
 from spectune.runner.plan import resolve_study

@@ -15,8 +15,8 @@ from exchange_studies import drawn, write_study
 from report_studies import BASELINE, FAST, SLOW, study, trial
 
 from spectune.cli.main import main
-from spectune.domain.cluster_time import ClusterWork, LaunchTimes, cluster_time
-from spectune.runner.capacity import plan_capacity
+from spectune.cluster.capacity import plan_capacity
+from spectune.models.cluster_time import ClusterWork, LaunchTimes, cluster_time
 
 BENCHMARK = Path(__file__).parent.parent / "benchmarks" / "plan_cluster.py"
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectune.errors import BadInput
-from spectune.preflight.command import read_command
-from spectune.preflight.command_text import read_text
-from spectune.preflight.flags_form import judge_form
-from spectune.preflight.flags_rules import judge_flags
-from spectune.preflight.flags_table import table_for
+from spectune.preflight.command.reading import read_command
+from spectune.preflight.command.text import read_text
+from spectune.preflight.flags.form import judge_form
+from spectune.preflight.flags.rules import judge_flags
+from spectune.preflight.flags.table import table_for
 from spectune.preflight.versions import ask_installed, is_older, resolve_version, run_bounded
 
 

@@ -16,13 +16,13 @@ from rich.console import Console
 
 from spectune.cli.main import main
 from spectune.domain.acceptance import AcceptanceCounts
-from spectune.domain.statistics_between import acceptance_changes
 from spectune.domain.workload import Sampling
-from spectune.exchange.comparable import comparability
-from spectune.exchange.compare import StudyComparison, compare_studies
-from spectune.exchange.compare_view import comparison_view
+from spectune.exchange.comparison.comparable import comparability
+from spectune.exchange.comparison.compare import StudyComparison, compare_studies
+from spectune.exchange.comparison.view import comparison_view
 from spectune.exchange.listing import age_of, is_running, list_studies
-from spectune.exchange.loaded import LoadedStudy
+from spectune.exchange.whole_study import LoadedStudy
+from spectune.statistics.between import acceptance_changes
 from spectune.store.study_dir import StudyDir
 
 QUIET = {"launch_sd": 0.005, "prompt_sd": 0.01}

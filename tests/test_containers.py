@@ -8,7 +8,7 @@ from spectune.domain.arm import Arm, Knobs
 from spectune.engines.adapter import EngineSetup, Launch
 from spectune.engines.containers import with_variables
 from spectune.engines.registry import adapter_for
-from spectune.preflight.command import read_command
+from spectune.preflight.command.reading import read_command
 
 
 def command(engine: str, prefix: str, **arm: object) -> tuple[list[str], dict[str, str]]:

@@ -7,8 +7,10 @@ import math
 import pytest
 from diagnose_logs import SGLANG_ARGS, SGLANG_READY, decode_line, run_of
 
-from spectune.diagnose import llamacpp_log, sglang_log, vllm_log
-from spectune.diagnose.records import (
+from spectune.diagnose.log import llamacpp as llamacpp_log
+from spectune.diagnose.log import sglang as sglang_log
+from spectune.diagnose.log import vllm as vllm_log
+from spectune.diagnose.log.records import (
     DecodeWindow,
     DraftTotals,
     PrefillWindow,

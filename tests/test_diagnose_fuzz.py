@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spectune.cli.findings_text import printable
 from spectune.diagnose.facts import RunFacts
-from spectune.diagnose.reader import LogReader
+from spectune.diagnose.log.reader import LogReader
 from spectune.engines.registry import ENGINE_NAMES
 from spectune.findings.catalogue import kinds_made_by
 

@@ -28,9 +28,9 @@ from diagnose_logs import (
 )
 from report_realistic import realistic
 
-from spectune.diagnose import lines
 from spectune.diagnose.inputs import read_log
-from spectune.diagnose.lines import clean
+from spectune.diagnose.log import lines
+from spectune.diagnose.log.lines import clean
 from spectune.diagnose.verdict import NotChecked
 from spectune.domain.trial import RankRecord
 from spectune.errors import BadInput

@@ -2,7 +2,7 @@
 
 from report_studies import counts, load_result, prompts, request, speculative, study, trial
 
-from spectune.diagnose.rules_requests import trial_findings
+from spectune.diagnose.rules.requests import trial_findings
 from spectune.diagnose.verdict import NotChecked
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.findings import Finding

@@ -8,8 +8,8 @@ import pytest
 from healthy.models import eagle3_head, make_model, situation
 
 from spectune.checkpoints.read import read_checkpoint
-from spectune.preflight.memory import draft_is_counted, memory_fits
-from spectune.preflight.memory_estimate import estimate, kv_bytes_per_token
+from spectune.preflight.memory.estimate import estimate, kv_bytes_per_token
+from spectune.preflight.memory.fit import draft_is_counted, memory_fits
 
 PAIRS = json.loads((Path(__file__).parent / "healthy" / "pairs.json").read_text())
 GIB = 2**30

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.cli.drafter_args import add_drafter
+from spectune.cli.drafter.args import add_drafter
 from spectune.errors import BadInput
 
 torch = pytest.importorskip("torch")
@@ -26,7 +26,7 @@ from drafter_training import (  # noqa: E402
     write_tiny_target,
 )
 
-from spectune.cli.drafter import data_files, run_drafter, train_options  # noqa: E402
+from spectune.cli.drafter.commands import data_files, run_drafter, train_options  # noqa: E402
 from spectune.drafter.target import load_target  # noqa: E402
 
 pytestmark = pytest.mark.drafter
@@ -40,7 +40,7 @@ def parse(*words: str) -> argparse.Namespace:
 
 def test_the_arguments_import_neither_torch_nor_numpy() -> None:
     code = (
-        "import sys, spectune.cli.drafter_args\n"
+        "import sys, spectune.cli.drafter.args\n"
         "print([m for m in ('torch', 'transformers', 'numpy', 'pyarrow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,12 +11,12 @@ import drafter_tiny as tiny
 import pytest
 from drafter_data_server import Script, vllm_like
 
-from spectune.cli.drafter import data_files
-from spectune.cli.drafter_data import run_data_commands
-from spectune.cli.drafter_data_args import add_data_commands
+from spectune.cli.drafter.commands import data_files
+from spectune.cli.drafter.data import run_data_commands
+from spectune.cli.drafter.data_args import add_data_commands
 from spectune.cli.main import main
 from spectune.drafter.extra import needed
-from spectune.drafter.rows import prepare_rows
+from spectune.drafter.train.rows import prepare_rows
 from spectune.errors import BadInput
 
 
@@ -124,8 +124,8 @@ def test_what_a_file_says_is_shown_and_not_obeyed_by_the_terminal(
 
 _COMMAND = """
 import argparse, sys
-from spectune.cli.drafter_data import run_data_commands
-from spectune.cli.drafter_data_args import add_data_commands
+from spectune.cli.drafter.data import run_data_commands
+from spectune.cli.drafter.data_args import add_data_commands
 from spectune.errors import SpectuneError
 parser = argparse.ArgumentParser()
 add_data_commands(parser.add_subparsers(dest="drafter_command"))

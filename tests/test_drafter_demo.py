@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from spectune.cli.drafter_demo import DemoSize
-from spectune.cli.drafter_demo_report import demo_sections, write_demo_report
+from spectune.cli.drafter.demo import DemoSize
+from spectune.cli.drafter.demo_report import demo_sections, write_demo_report
 from spectune.cli.main import main
 from spectune.embedded.models import data_home
 from spectune.errors import BadInput

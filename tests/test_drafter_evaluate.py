@@ -15,14 +15,14 @@ from drafter_reference import ReferenceDraft, as_arrays  # noqa: E402
 from drafter_training import END, draft_config, random_draft, row, write_draft, write_rows, write_tiny_target  # noqa: E402
 
 from spectune.domain.acceptance import AcceptanceCounts  # noqa: E402
-from spectune.drafter.batches import collate, training_starts  # noqa: E402
 from spectune.drafter.chains import keep_chances  # noqa: E402
 from spectune.drafter.evaluate import EvaluateOptions, evaluate  # noqa: E402
-from spectune.drafter.features import needed_positions  # noqa: E402
 from spectune.drafter.model import EagleDraft  # noqa: E402
-from spectune.drafter.objective import TestTimeLoss  # noqa: E402
-from spectune.drafter.rows import Rows, prepare_rows  # noqa: E402
 from spectune.drafter.target import Target, continue_prompts, load_target  # noqa: E402
+from spectune.drafter.train.batches import collate, training_starts  # noqa: E402
+from spectune.drafter.train.features import needed_positions  # noqa: E402
+from spectune.drafter.train.objective import TestTimeLoss  # noqa: E402
+from spectune.drafter.train.rows import Rows, prepare_rows  # noqa: E402
 from spectune.drafter.trees import TreeShape, greedy_trees  # noqa: E402
 from spectune.embedded.models import data_home, draft_folder  # noqa: E402
 from spectune.errors import BadInput  # noqa: E402

@@ -13,8 +13,8 @@ import drafter_tiny as tiny
 import numpy as np
 import pytest
 
-from spectune.drafter.export import ExportReport, ExportRequest, export_draft
-from spectune.drafter.gguf_write import encode_tensor
+from spectune.drafter.export.gguf import encode_tensor
+from spectune.drafter.export.writer import ExportReport, ExportRequest, export_draft
 from spectune.drafter.inspect import inspect_draft
 from spectune.drafter.weights import read_weights
 from spectune.embedded.models import data_home, draft_folder, embedded_target_path
@@ -391,7 +391,7 @@ def test_no_room_is_one_error_and_nothing_half_written(draft: Path, target: Path
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "from pathlib import Path\n"
-        "from spectune.drafter.export import ExportRequest, export_draft\n"
+        "from spectune.drafter.export.writer import ExportRequest, export_draft\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
         "export_draft(ExportRequest(sys.argv[1], Path(sys.argv[3]), sys.argv[2], forms=('vllm',)))"
     )

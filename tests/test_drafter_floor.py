@@ -13,11 +13,11 @@ pytest.importorskip("transformers")
 from drafter_training import random_draft  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from spectune.drafter.batches import collate, training_starts  # noqa: E402
 from spectune.drafter.config import DraftConfig  # noqa: E402
-from spectune.drafter.floor import measure_matrix_rate, train_operations_per_token  # noqa: E402
-from spectune.drafter.objective import TestTimeLoss  # noqa: E402
 from spectune.drafter.target import Ends, Features  # noqa: E402
+from spectune.drafter.train.batches import collate, training_starts  # noqa: E402
+from spectune.drafter.train.floor import measure_matrix_rate, train_operations_per_token  # noqa: E402
+from spectune.drafter.train.objective import TestTimeLoss  # noqa: E402
 
 pytestmark = pytest.mark.drafter
 

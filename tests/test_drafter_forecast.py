@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.optimize import curve_fit
 
-from spectune.cli.drafter_data_args import add_data_commands
-from spectune.cli.drafter_forecast import forecast_command
-from spectune.drafter.forecast import make_forecast, predicted_lengths
-from spectune.drafter.forecast_forms import RUN_TO_RUN_FRAC, DataPoint, fit_curve
-from spectune.drafter.forecast_records import CostFacts, ForecastReport, ForecastRequest, SpeedFacts
+from spectune.cli.drafter.data_args import add_data_commands
+from spectune.cli.drafter.forecast import forecast_command
+from spectune.drafter.forecast.curve import make_forecast, predicted_lengths
+from spectune.drafter.forecast.forms import RUN_TO_RUN_FRAC, DataPoint, fit_curve
+from spectune.drafter.forecast.records import CostFacts, ForecastReport, ForecastRequest, SpeedFacts
 from spectune.errors import BadInput
 
 MEASURED = (DataPoint(45_000, 1.620), DataPoint(139_000, 1.777), DataPoint(426_000, 1.857))

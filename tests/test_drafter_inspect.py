@@ -11,7 +11,7 @@ from healthy.models import write_gguf
 
 from spectune.checkpoints import finite
 from spectune.checkpoints.read import read_checkpoint
-from spectune.cli.drafter_inspect import inspection_lines
+from spectune.cli.drafter.inspect import inspection_lines
 from spectune.drafter.inspect import Inspection, inspect_draft, inspect_facts
 from spectune.errors import BadInput
 

@@ -12,12 +12,12 @@ pytest.importorskip("transformers")
 
 from drafter_training import draft_config, random_draft, write_tiny_target  # noqa: E402
 
-from spectune.drafter.batches import Batch, collate, training_starts  # noqa: E402
-from spectune.drafter.features import needed_positions  # noqa: E402
-from spectune.drafter.loss import WantedRows, soft_label_loss  # noqa: E402
 from spectune.drafter.model import EagleDraft  # noqa: E402
-from spectune.drafter.objective import TestTimeLoss  # noqa: E402
 from spectune.drafter.target import Target, load_target  # noqa: E402
+from spectune.drafter.train.batches import Batch, collate, training_starts  # noqa: E402
+from spectune.drafter.train.features import needed_positions  # noqa: E402
+from spectune.drafter.train.loss import WantedRows, soft_label_loss  # noqa: E402
+from spectune.drafter.train.objective import TestTimeLoss  # noqa: E402
 
 pytestmark = pytest.mark.drafter
 

@@ -14,8 +14,8 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
-from spectune.drafter.batches import Plan, serving_starts, training_starts  # noqa: E402
-from spectune.drafter.rows import Rows, prepare_rows  # noqa: E402
+from spectune.drafter.train.batches import Plan, serving_starts, training_starts  # noqa: E402
+from spectune.drafter.train.rows import Rows, prepare_rows  # noqa: E402
 from spectune.drafter.vocabulary import choose_vocabulary  # noqa: E402
 from spectune.errors import BadInput  # noqa: E402
 

@@ -23,10 +23,10 @@ from drafter_training import own_rows, write_rows, write_tiny_target  # noqa: E4
 from spectune.checkpoints.read import read_checkpoint  # noqa: E402
 from spectune.drafter.config import read_draft_config  # noqa: E402
 from spectune.drafter.model import load_draft  # noqa: E402
-from spectune.drafter.options import StepReport, TrainOptions, TrainResult  # noqa: E402
-from spectune.drafter.run_dir import RunDir  # noqa: E402
 from spectune.drafter.target import find_decoder_layers, load_target  # noqa: E402
-from spectune.drafter.train import Cadence, train  # noqa: E402
+from spectune.drafter.train.options import StepReport, TrainOptions, TrainResult  # noqa: E402
+from spectune.drafter.train.run_dir import RunDir  # noqa: E402
+from spectune.drafter.train.trainer import Cadence, train  # noqa: E402
 from spectune.errors import BadInput, EnvironmentFailed  # noqa: E402
 
 pytestmark = pytest.mark.drafter
@@ -111,8 +111,8 @@ CHILD = """
 import json, sys
 from pathlib import Path
 from spectune.drafter import features, run_dir
-from spectune.drafter.options import TrainOptions
-from spectune.drafter.train import Cadence, train
+from spectune.drafter.train.options import TrainOptions
+from spectune.drafter.train.trainer import Cadence, train
 
 asked = json.loads(sys.argv[1])
 
@@ -341,7 +341,7 @@ def test_a_corrupt_feature_shard_is_named_and_made_again_once_deleted(
 def test_a_cache_that_does_not_fit_the_disk_is_refused_before_the_target_runs(
     inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spectune.drafter import features
+    from spectune.drafter.train.trainer import features
 
     monkeypatch.setattr(features, "_FREE_BYTES_LEFT", 10**18)
     with pytest.raises(

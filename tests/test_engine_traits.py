@@ -12,9 +12,9 @@ from spectune.domain.arm import baseline_arm
 from spectune.embedded.flags import DEFAULT_PORT
 from spectune.engines.flags import read_args
 from spectune.engines.registry import ENGINE_NAMES, adapter_for, title_of, traits_for
-from spectune.preflight.command import read_command
-from spectune.preflight.flags_ports import http_port
-from spectune.preflight.memory_estimate import estimate
+from spectune.preflight.command.reading import read_command
+from spectune.preflight.flags.ports import http_port
+from spectune.preflight.memory.estimate import estimate
 from spectune.preflight.situation import EngineVersion, Situation
 from spectune.runner.parallel import parts_of
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from spectune.domain.interval import Interval
-from spectune.domain.planning import detectable_ratio, more_for_precision, more_needed
-from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
-from spectune.domain.statistics_drift import detect_drift
-from spectune.domain.statistics_multiple import simultaneous
+from spectune.statistics.drift import detect_drift
+from spectune.statistics.intervals import Comparison, SpeedSample, compare_with_baseline
+from spectune.statistics.multiple import simultaneous
+from spectune.statistics.sample_size import detectable_ratio, more_for_precision, more_needed
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from noise import Machine, called_different, draw_study, early_rates, error_rates

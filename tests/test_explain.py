@@ -14,23 +14,23 @@ from report_studies import FAST, counts, load_result, request, speculative, tria
 from report_studies import study as small_study
 from rich.console import Console
 
+from spectune.analysis.explain.explanation import explain
+from spectune.analysis.explain.measured import MeasuredRow, Prediction
+from spectune.analysis.explain.records import ExplainedRow, Explanation, WhatIf
+from spectune.analysis.explain.table import read_table
+from spectune.analysis.explain.terminal import explanation_view
+from spectune.analysis.explained_study import measured_rows
+from spectune.analysis.summary import summarize
 from spectune.cli.explain import explain_command
 from spectune.domain.arm import Arm, Knobs, baseline_arm
 from spectune.domain.interval import Interval
-from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import known_depth, shape_of
 from spectune.domain.trial import Trial
 from spectune.domain.workload import LoadPoint
 from spectune.errors import BadInput, StudyFileError
-from spectune.explain.explanation import explain
-from spectune.explain.measured import MeasuredRow, Prediction
-from spectune.explain.records import ExplainedRow, Explanation, WhatIf
-from spectune.explain.table import read_table
-from spectune.explain.terminal import explanation_view
-from spectune.report.explained import measured_rows
+from spectune.models.arm_shape import known_depth, shape_of
+from spectune.models.observation import Observation
 from spectune.report.html import render_html
 from spectune.report.markdown_why import markdown_why
-from spectune.report.summary import summarize
 
 HEADER = "arm,num_steps,topk,num_draft_tokens,cuda_graphs,e2e_tok_per_s,acceptance_length\n"
 

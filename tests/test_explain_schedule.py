@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from spectune.explain.explanation import explain
-from spectune.explain.records import Schedule
-from spectune.explain.schedule import (
+from spectune.analysis.explain.explanation import explain
+from spectune.analysis.explain.records import Schedule
+from spectune.analysis.explain.schedule import (
     sglang_adaptive_config,
     sglang_adaptive_flags,
     vllm_flag,
     vllm_ranges,
     vllm_speculative_config,
 )
-from spectune.explain.table import read_table
+from spectune.analysis.explain.table import read_table
 
 HEADER = "arm,num_steps,topk,num_draft_tokens,cuda_graphs,e2e_tok_per_s,acceptance_length,concurrency,method,drafter\n"
 LOADS = HEADER + "".join(

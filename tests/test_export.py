@@ -25,11 +25,11 @@ from spectune.domain.arm import Knobs
 from spectune.domain.secrets import REDACTED
 from spectune.domain.trial import ServerFacts
 from spectune.errors import BadInput
-from spectune.exchange.export_options import ExportOptions
-from spectune.exchange.exports import Form, export_parquet, export_text
-from spectune.exchange.loaded import LoadedStudy
-from spectune.exchange.speculation_profile import checkpoint_id, speculation_profile
-from spectune.exchange.tables import COLUMNS, rows_of
+from spectune.exchange.exports.formats import Form, export_parquet, export_text
+from spectune.exchange.exports.options import ExportOptions
+from spectune.exchange.exports.speculation_profile import checkpoint_id, speculation_profile
+from spectune.exchange.exports.tables import COLUMNS, rows_of
+from spectune.exchange.whole_study import LoadedStudy
 
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
 HOSTILE = "a'b\"c $(touch pwned) `touch pwned` ${HOME} \\ ; # \n newline \t ü 日本 *?[x] ~ !! %n"

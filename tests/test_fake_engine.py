@@ -17,9 +17,9 @@ from spectune.domain.arm import Arm, Knobs
 from spectune.domain.trial import PHASES
 from spectune.domain.workload import Sampling
 from spectune.engines.adapter import EngineSetup, Launch
-from spectune.engines.fake import FakeAdapter
-from spectune.engines.fake_options import Speculation
-from spectune.engines.fake_script import PrefixCache, accepted_per_step, answer_tokens, detokenize, tokenize
+from spectune.engines.fake.adapter import FakeAdapter
+from spectune.engines.fake.options import Speculation
+from spectune.engines.fake.script import PrefixCache, accepted_per_step, answer_tokens, detokenize, tokenize
 from spectune.errors import BadInput, TransportError
 from spectune.transport import HttpClient, Response
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectune.findings.catalogue import all_kinds
-from spectune.preflight.command import read_command
-from spectune.preflight.flags_common import whole_number
-from spectune.preflight.flags_form import judge_form
-from spectune.preflight.flags_rules import judge_flags, rules_for
-from spectune.preflight.flags_table import table_for
+from spectune.preflight.command.reading import read_command
+from spectune.preflight.flags.every_engine import whole_number
+from spectune.preflight.flags.form import judge_form
+from spectune.preflight.flags.rules import judge_flags, rules_for
+from spectune.preflight.flags.table import table_for
 from spectune.preflight.situation import EngineVersion
 
 

@@ -5,7 +5,7 @@ from flag_judging import alarms, finding, judged
 
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.embedded.flags import FLAGS
-from spectune.preflight.flags_table import table_for
+from spectune.preflight.flags.table import table_for
 
 BASE = "llama-server -m x.gguf "
 DRAFT = BASE + "-md d.gguf --spec-type draft-simple "

@@ -4,8 +4,8 @@ import pytest
 from flag_judging import alarms, finding, judged, numbers, sglang
 
 from spectune.checkpoints.facts import CheckpointFacts
-from spectune.preflight import draft_fit_method
-from spectune.preflight.command import read_command
+from spectune.preflight.command.reading import read_command
+from spectune.preflight.draft import method as draft_fit_method
 from spectune.preflight.rules import judge
 from spectune.preflight.situation import EngineVersion
 

@@ -7,7 +7,7 @@ import pytest
 from flag_judging import alarms, finding, judged, vllm
 
 from spectune.checkpoints.facts import CheckpointFacts
-from spectune.preflight.command import read_command
+from spectune.preflight.command.reading import read_command
 
 
 def config(**values: Any) -> str:

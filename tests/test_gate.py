@@ -14,13 +14,13 @@ from report_studies import failed, machine, speculative
 
 from spectune.cli.main import main
 from spectune.domain.acceptance import AcceptanceCounts
-from spectune.domain.statistics_between import Change, acceptance_changes, fallen, speed_changes, together
-from spectune.domain.statistics_multiple import holm
 from spectune.domain.workload import Sampling
 from spectune.errors import BadInput
-from spectune.exchange.gate import gate
-from spectune.exchange.loaded import LoadedStudy
-from spectune.exchange.pairing import Basis
+from spectune.exchange.comparison.gate import gate
+from spectune.exchange.comparison.pairing import Basis
+from spectune.exchange.whole_study import LoadedStudy
+from spectune.statistics.between import Change, acceptance_changes, fallen, speed_changes, together
+from spectune.statistics.multiple import holm
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 import gate_days as day_to_day

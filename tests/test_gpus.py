@@ -24,7 +24,7 @@ from spectune.hosts.local import local_host
 from spectune.hosts.machine_facts import read_machine
 from spectune.hosts.seen_gpus import gpus_of_launch, visible_gpus
 from spectune.hosts.supervisor import command_of, gpu_facts, host_facts
-from spectune.preflight.command import read_command
+from spectune.preflight.command.reading import read_command
 from spectune.server import lifecycle
 from spectune.server.admission import admit
 from spectune.server.neighbours import come_between, watching_neighbours

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
+from spectune.analysis.records import ArmSummary
 from spectune.cli.main import main
 from spectune.errors import BadInput
-from spectune.exchange.compare import compare_studies
+from spectune.exchange.comparison.compare import compare_studies
 from spectune.exchange.imports.read import detect, read_results
 from spectune.exchange.imports.reading import read_source
 from spectune.exchange.imports.results import ArmHints, assemble
-from spectune.exchange.loaded import LoadedStudy, load_study
-from spectune.report.records import ArmSummary
+from spectune.exchange.whole_study import LoadedStudy, load_study
 
 FILES = Path(__file__).parent / "imported"
 SAID = {
@@ -94,7 +94,7 @@ class TestEveryTool:
         loaded = imported(*TOOLS[tool])
         assert all(t.command == () and t.stop is None for t in loaded.trials)
         with pytest.raises(BadInput, match="does not record the server's command"):
-            from spectune.exchange.serving import serving_of
+            from spectune.exchange.exports.serving import serving_of
 
             serving_of(loaded, loaded.trials[0].arm, host="x", port=1)
 

@@ -9,11 +9,11 @@ import pytest
 from report_studies import BASELINE, FAST, SLOW, failed, speculative, study, trial
 
 from spectune.cli.main import main
+from spectune.cluster.ray_cluster import Node, largest_kind
 from spectune.domain.arm import Arm, baseline_arm
 from spectune.domain.study import ClusterSettings, EngineSettings, PlannedTrial, Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput
-from spectune.hosts.ray_cluster import Node, largest_kind
 from spectune.runner.lanes import (
     Lane,
     bundle_for,

@@ -3,10 +3,10 @@
 import pytest
 from report_studies import load_result, prompts, request
 
+from spectune.analysis.latencies import latencies
+from spectune.analysis.words import tail
 from spectune.domain.measurement import RequestRecord
 from spectune.domain.workload import LoadPoint
-from spectune.report.latencies import latencies
-from spectune.report.words import tail
 
 
 def waiting(number: int, *, ttft_s: float, start_s: float = 0.0) -> RequestRecord:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from report_studies import FAST, SLOW, UNEVEN, load_result, request, speculative, study, trial
 
+from spectune.analysis.summary import summarize
 from spectune.domain.arm import Arm
 from spectune.domain.study import LaunchOrder, Study
 from spectune.domain.trial import Trial
 from spectune.errors import StudyFileError
-from spectune.report.summary import summarize
 from spectune.runner.order import plan_trials
 from spectune.runner.plan import resolve_study
 from spectune.runner.schedule import remaining

@@ -23,13 +23,13 @@ from exchange_studies import write_study
 from fake_cluster import FakeCluster
 from report_studies import counts, failed, hypothesis, speculative, study, trial
 
+from spectune.cluster.schedule import ClusterSchedule
+from spectune.cluster.study import run_on_cluster
 from spectune.domain.arm import Arm
 from spectune.domain.study import Budget, ClusterSettings, PlannedTrial, Study
 from spectune.domain.trial import SoakResult, StopProof, Trial
 from spectune.hosts.local import local_host
 from spectune.hosts.machine_facts import read_machine
-from spectune.runner.cluster import run_on_cluster
-from spectune.runner.cluster_schedule import ClusterSchedule
 from spectune.runner.events import TrialStart
 from spectune.runner.launch import ModelPaths, Place
 from spectune.runner.order import plan_trials
@@ -235,7 +235,7 @@ def sequence(folder: Path, name: str, where: str) -> dict[str, Any]:
     with ExitStack() as doubles:
         for module in ("study", "node"):
             doubles.enter_context(mock.patch(f"spectune.runner.{module}.run_trial", made_up))
-        doubles.enter_context(mock.patch("spectune.runner.node.models_here", nothing_to_fetch))
+        doubles.enter_context(mock.patch("spectune.cluster.node.models_here", nothing_to_fetch))
         doubles.enter_context(mock.patch("spectune.runner.study.lacking_by_version", nothing_lacks))
         doubles.enter_context(mock.patch.dict("os.environ", {"SPECTUNE_HOME": str(folder / "home")}))
         try:

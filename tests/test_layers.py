@@ -11,11 +11,14 @@ SOURCE = Path(__file__).parent.parent / "src" / "spectune"
 LEVELS = [
     {"errors"},
     {"domain"},
-    {"engines", "explain", "findings", "search"},
-    {"checkpoints", "embedded", "hosts", "transport"},
+    {"statistics"},
+    {"models"},
+    {"engines", "findings", "search"},
+    {"analysis", "checkpoints", "embedded", "hosts", "transport"},
     {"bench", "preflight", "server", "store", "study_file"},
     {"diagnose", "drafter", "report"},
     {"exchange", "runner"},
+    {"check", "cluster"},
     {"api", "watch"},
     {"cli", "demo"},
     {"__main__", "__init__"},
@@ -55,6 +58,14 @@ def test_imports_point_downwards(path: Path) -> None:
         assert LEVEL_OF[imported] < LEVEL_OF[package], f"{package} must not import {imported}"
 
 
+def test_the_core_knows_neither_the_cluster_nor_the_trainer() -> None:
+    extras = {"cluster", "drafter"}
+    for path in modules():
+        package = path.relative_to(SOURCE).parts[0]
+        if package not in {"api", "cli", *extras}:
+            assert not imports_of(path) & extras, f"{path} must do without {extras}"
+
+
 def test_no_engine_is_ever_imported_outside_the_launcher() -> None:
     engines = {"vllm", "sglang", "xllamacpp", "torch"}
     for path in modules():
@@ -73,27 +84,27 @@ ENGINES = {"vllm", "sglang", "llamacpp"}
 ENGINE_PLACES = ("engines/", "preflight/flags", "preflight/draft", "exchange/imports/")
 """Where an engine may be named; everybody else asks the engine's adapter or its traits."""
 NAMED_ELSEWHERE = {
-    "cli/drafter_data_args.py": 3,
-    "cli/drafter_study.py": 1,
-    "diagnose/deaths.py": 2,
+    "cli/drafter/data_args.py": 3,
+    "cli/drafter/study.py": 1,
+    "diagnose/log/deaths.py": 2,
     "diagnose/live.py": 1,
-    "diagnose/other_lines.py": 6,
-    "diagnose/reader.py": 6,
-    "diagnose/rules_acceptance.py": 6,
-    "diagnose/rules_settings.py": 5,
-    "diagnose/run_builder.py": 5,
-    "diagnose/triggers.py": 14,
+    "diagnose/log/other_lines.py": 6,
+    "diagnose/log/reader.py": 6,
+    "diagnose/rules/acceptance.py": 6,
+    "diagnose/rules/settings.py": 5,
+    "diagnose/log/run_builder.py": 5,
+    "diagnose/log/triggers.py": 14,
     "drafter/data/answers.py": 4,
     "drafter/engine_view.py": 6,
-    "drafter/export.py": 9,
-    "preflight/command.py": 11,
-    "preflight/command_arguments.py": 4,
-    "preflight/command_launch.py": 25,
-    "preflight/memory.py": 3,
-    "preflight/memory_estimate.py": 2,
+    "drafter/export/writer.py": 9,
+    "preflight/command/reading.py": 11,
+    "preflight/command/arguments.py": 4,
+    "preflight/command/launch.py": 25,
+    "preflight/memory/fit.py": 3,
+    "preflight/memory/estimate.py": 2,
     "preflight/versions.py": 7,
-    "runner/check_sources.py": 1,
-    "runner/drafter_data.py": 1,
+    "check/sources.py": 1,
+    "cluster/data_server.py": 1,
     "runner/lanes.py": 1,
     "server/detect.py": 3,
 }

@@ -18,7 +18,7 @@ from spectune.bench.warmup import warm_up
 from spectune.domain.acceptance import AcceptanceCounts, pool_counts
 from spectune.domain.measurement import LoadResult, RequestRecord, ServerCounters
 from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload
-from spectune.engines.fake import FakeAdapter
+from spectune.engines.fake.adapter import FakeAdapter
 from spectune.errors import BadInput
 from spectune.transport import HttpClient
 

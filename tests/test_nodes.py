@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from report_studies import BASELINE, FAST, SLOW, machine, study, trial
 
-from spectune.domain.statistics import SpeedSample, compare_with_baseline
-from spectune.domain.statistics_nodes import compare_nodes
-from spectune.exchange.comparable import comparability
-from spectune.exchange.loaded import LoadedStudy
-from spectune.report.summary import summarize
+from spectune.analysis.summary import summarize
+from spectune.exchange.comparison.comparable import comparability
+from spectune.exchange.whole_study import LoadedStudy
+from spectune.statistics.intervals import SpeedSample, compare_with_baseline
+from spectune.statistics.nodes import compare_nodes
 
 PROMPTS = {f"p{i}": 60.0 + i for i in range(8)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from report_studies import BASELINE, FAST, counts, load_result, request, speculative, study, trial
 
-from spectune.report.observed import observations
+from spectune.analysis.observations import observations
 
 
 def test_a_speedup_is_against_the_baselines_around_it() -> None:

@@ -6,11 +6,11 @@ import pytest
 from report_studies import BASELINE, FAST, counts, hypothesis, speculative, study, trial
 from rich.console import Console
 
-from spectune.domain.statistics import SpeedSample
-from spectune.report.pooling import speed_by_prompt
-from spectune.report.summary import summarize
+from spectune.analysis.pooling import speed_by_prompt
+from spectune.analysis.summary import summarize
 from spectune.report.terminal import trial_block
 from spectune.runner.hypotheses import judged
+from spectune.statistics.intervals import SpeedSample
 
 K1 = speculative("k1", length=1)
 OUTCOMES = {"FASTER": " wins: ", "SLOWER": " loses: ", "CANNOT_TELL": " cannot be told from plain decoding: "}

@@ -33,7 +33,7 @@ sys.argv = ["server", "--model", known.model, "--host", known.host, "--port", kn
 sys.argv += ["--tokens-per-s", "400", "--accept", "0.5"]
 if drafting:
     sys.argv += ["--method", drafting["method"], "--num-draft-tokens", str(drafting["num_speculative_tokens"])]
-runpy.run_module("spectune.engines.fake_server", run_name="__main__", alter_sys=True)
+runpy.run_module("spectune.engines.fake.server", run_name="__main__", alter_sys=True)
 """
 
 

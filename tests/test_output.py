@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from spectune.cli.output import say, show, show_document, show_json
-from spectune.exchange.tables import csv_text
+from spectune.exchange.exports.tables import csv_text
 
 OBEYED = "a\x1b]0;title\x07b\x9b31mc\u202ed\x00e"
 

@@ -9,17 +9,17 @@ import re
 import pytest
 from report_studies import BASELINE, FAST, SLOW, study, trial
 
+from spectune.analysis.noise import describe_equal_launches
+from spectune.analysis.summary import summarize
+from spectune.analysis.words import percent
 from spectune.domain.findings import Finding
 from spectune.domain.interval import Interval
-from spectune.domain.planning import MoreNeeded, more_for_precision
-from spectune.domain.statistics import Comparison
 from spectune.domain.study import Budget, Study
 from spectune.domain.trial import Trial
-from spectune.report.noise import describe_equal_launches
-from spectune.report.summary import summarize
-from spectune.report.words import percent
 from spectune.runner.plan import plan_trials
 from spectune.runner.precision import MAX_LAUNCHES, launch_for_precision
+from spectune.statistics.intervals import Comparison
+from spectune.statistics.sample_size import MoreNeeded, more_for_precision
 
 SPEED = {"baseline": 100.0, "fast": 120.0, "slow": 80.0}
 

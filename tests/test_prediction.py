@@ -6,10 +6,10 @@ from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm, Knobs, baseline_arm, differing_factors
 from spectune.domain.hypothesis import Expectation
 from spectune.domain.interval import Interval
-from spectune.domain.prediction import Observation, judge_hypothesis, prediction_error, propose
-from spectune.domain.prediction_shape import shape_of
-from spectune.domain.statistics import Comparison, Verdict
 from spectune.domain.study import ArmExpectation
+from spectune.models.arm_shape import shape_of
+from spectune.models.prediction import Observation, judge_hypothesis, prediction_error, propose
+from spectune.statistics.intervals import Comparison, Verdict
 
 BASE = baseline_arm(engine="vllm", target="m")
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from spectune.diagnose.other_lines import metrics_facts
+from spectune.diagnose.log.other_lines import metrics_facts
 from spectune.domain.acceptance import AcceptanceCounts
-from spectune.engines.bodies import as_int
+from spectune.engines.json_bodies import as_int
 from spectune.engines.prometheus import parse_metrics, read_spec_counters
 from spectune.engines.registry import ENGINE_NAMES, adapter_for
 

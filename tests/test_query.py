@@ -16,8 +16,8 @@ from report_studies import failed
 
 from spectune.cli.main import main
 from spectune.errors import BadInput
-from spectune.exchange.loaded import LoadedStudy
 from spectune.exchange.query import COLUMNS, run_query
+from spectune.exchange.whole_study import LoadedStudy
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -51,7 +51,7 @@ def test_rows_are_those_of_the_records(place: str) -> None:
 
 
 def test_speed_and_acceptance_equal_the_reports(place: str, tmp_path: Path) -> None:
-    from spectune.exchange.loaded import load_study
+    from spectune.exchange.whole_study import load_study
 
     sql = (
         "SELECT exp(avg(ln(e2e_tok_per_s))), 1 + sum(r.num_accepted_tokens) / sum(r.num_drafts) "

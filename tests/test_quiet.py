@@ -16,6 +16,7 @@ import pytest
 from report_studies import BASELINE, machine, speculative, study, trial
 from test_run_study import STUDY, Runner, run  # noqa: F401 - a fixture
 
+from spectune.analysis.summary import summarize
 from spectune.api.progress import ProgressView
 from spectune.domain.study import Budget, Study
 from spectune.domain.trial import Trial
@@ -23,7 +24,6 @@ from spectune.errors import Interrupted
 from spectune.hosts.choose import host_called
 from spectune.hosts.facts import Gpu, HostFacts, ProcessorUse, ProcessorUser
 from spectune.hosts.supervisor import busy_facts
-from spectune.report.summary import summarize
 from spectune.runner.quiet import NoiseWatch, Patience, equal_launches_differ, others_at_work, wait_for_quiet
 from spectune.runner.study import fetch_models, run_study
 from spectune.store.study_dir import StudyDir

@@ -13,15 +13,15 @@ from typing import Any
 import psutil
 import pytest
 
+from spectune.cluster.ray_cluster import source_digest
+from spectune.cluster.ray_data import Self
+from spectune.cluster.replica import Desk, Replica, ReplicaNews, ReplicaSetup
+from spectune.cluster.replica_batches import AnsweredBatch, AskedBatch, AskedPrompt
 from spectune.domain.machine import Machine
 from spectune.domain.workload import Prompt
 from spectune.drafter.data.plan_records import DataSampling, PlannedPrompt
-from spectune.hosts.ray_cluster import source_digest
-from spectune.hosts.ray_data import Self
 from spectune.hosts.supervisor import MARKER
 from spectune.runner.plan import resolve_study
-from spectune.runner.replica import Desk, Replica, ReplicaNews, ReplicaSetup
-from spectune.runner.replica_batches import AnsweredBatch, AskedBatch, AskedPrompt
 from spectune.study_file.load import load_study_file
 
 STUDY = """

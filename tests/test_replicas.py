@@ -10,14 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spectune.cli.main import main
-from spectune.domain.workload import Prompt
-from spectune.drafter.data.manifest import RunBegin, RunEnd
-from spectune.drafter.data.plan import make_plan, planned_prompts
-from spectune.drafter.data.plan_records import PlannedPrompt, PlanRequest
-from spectune.drafter.data.samples import Conversation, Row
-from spectune.drafter.data.sources import PromptSource
-from spectune.runner.replica import ReplicaNews
-from spectune.runner.replica_batches import (
+from spectune.cluster.replica import ReplicaNews
+from spectune.cluster.replica_batches import (
     AnsweredBatch,
     AnsweredPrompt,
     AskedBatch,
@@ -25,7 +19,13 @@ from spectune.runner.replica_batches import (
     calls_at_once,
     missing_batches,
 )
-from spectune.runner.replica_table import SILENT_AFTER_S, ReplicaTable
+from spectune.cluster.replica_table import SILENT_AFTER_S, ReplicaTable
+from spectune.domain.workload import Prompt
+from spectune.drafter.data.manifest import RunBegin, RunEnd
+from spectune.drafter.data.plan import make_plan, planned_prompts
+from spectune.drafter.data.plan_records import PlannedPrompt, PlanRequest
+from spectune.drafter.data.samples import Conversation, Row
+from spectune.drafter.data.sources import PromptSource
 
 STUDY = """
 question: none

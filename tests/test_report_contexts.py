@@ -6,10 +6,10 @@ import pytest
 from report_reading import Page
 from report_studies import BASELINE, counts, load_result, request, speculative, study, trial
 
-from spectune.report.contexts import MAX_RANGES, context_ranges
+from spectune.analysis.contexts import MAX_RANGES, context_ranges
+from spectune.analysis.records import StudySummary
+from spectune.analysis.summary import summarize
 from spectune.report.html import render_html
-from spectune.report.records import StudySummary
-from spectune.report.summary import summarize
 
 
 def ranges(*lengths: int) -> list[tuple[int, int]]:

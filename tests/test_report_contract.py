@@ -16,7 +16,7 @@ from report_studies import (
     trial,
 )
 
-from spectune.report.summary import summarize
+from spectune.analysis.summary import summarize
 from spectune.report.write import summary_json
 
 

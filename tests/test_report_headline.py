@@ -22,8 +22,8 @@ from report_studies import (
     trial,
 )
 
+from spectune.analysis.summary import summarize
 from spectune.domain.trial import Trial
-from spectune.report.summary import summarize
 
 UNTRIED = speculative("untried", length=9)
 

@@ -20,15 +20,15 @@ from report_studies import (
     trial,
 )
 
+from spectune.analysis.records import StudySummary
+from spectune.analysis.summary import summarize
+from spectune.analysis.words import one_line
 from spectune.domain.findings import Evidence, Finding
 from spectune.domain.trial import ServerFacts
 from spectune.report.html import render_html
 from spectune.report.markdown import render_markdown
 from spectune.report.markdown_text import escape
-from spectune.report.records import StudySummary
-from spectune.report.summary import summarize
 from spectune.report.terminal import study_tables, trial_block
-from spectune.report.words import one_line
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -19,14 +19,14 @@ from report_studies import (
     trial,
 )
 
-from spectune.explain.explanation import explain
-from spectune.explain.table import read_table
+from spectune.analysis.explain.explanation import explain
+from spectune.analysis.explain.table import read_table
+from spectune.analysis.records import StudySummary
+from spectune.analysis.summary import summarize
+from spectune.analysis.words import percent
 from spectune.report.html import render_html
 from spectune.report.markdown import render_markdown
-from spectune.report.records import StudySummary
-from spectune.report.summary import summarize
 from spectune.report.terminal import study_tables, trial_block
-from spectune.report.words import percent
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,10 @@ from report_studies import (
     trial,
 )
 
+from spectune.analysis.pooling import percentile
+from spectune.analysis.summary import summarize
 from spectune.domain.arm import baseline_arm
 from spectune.domain.workload import LoadPoint, Sampling
-from spectune.report.pooling import percentile
-from spectune.report.summary import summarize
 
 
 def test_speed_is_the_geometric_mean_over_prompts():

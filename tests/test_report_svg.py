@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_realistic import realistic
 
+from spectune.analysis.summary import summarize
 from spectune.report import bars, charts, svg
-from spectune.report.summary import summarize
 
 
 def test_text_and_attributes_are_escaped():

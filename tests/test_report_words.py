@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spectune.analysis.words import bounds_of_ratio, number, one_line, percent, seconds, times, visible
 from spectune.domain.interval import Interval
-from spectune.report.words import bounds_of_ratio, number, one_line, percent, seconds, times, visible
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from report_studies import BASELINE, counts, speculative, study, trial
 
+from spectune.analysis.summary import summarize
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm, Knobs, differing_factors
 from spectune.domain.findings import Finding
-from spectune.domain.prediction_shape import arm_facts
 from spectune.domain.trial import Trial, num_launches
 from spectune.domain.workload import Sampling
 from spectune.engines.registry import adapter_for
 from spectune.errors import StudyFileError
-from spectune.report.summary import summarize
-from spectune.runner.own_log import _Head
+from spectune.models.arm_shape import arm_facts
+from spectune.runner.log_findings import _Head
 from spectune.runner.plan import resolve_study, sample_launch
 from spectune.study_file.load import load_study_file
 

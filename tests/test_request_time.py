@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 from report_studies import BASELINE, load_result, request, speculative, study, trial
 
+from spectune.analysis.explain.explanation import explain
+from spectune.analysis.explain.records import ExplainedRow
+from spectune.analysis.explain.table import read_table
+from spectune.analysis.explained_study import measured_rows
+from spectune.analysis.observations import observations
+from spectune.analysis.records import StudySummary
+from spectune.analysis.summary import summarize
+from spectune.analysis.words import break_even_words, drift_note
 from spectune.domain.acceptance import AcceptanceCounts
-from spectune.domain.cost_model import SpeedModel
 from spectune.domain.request_time import RequestTimes, against_plain, all_decode, of_plain
 from spectune.errors import BadInput
-from spectune.explain.explanation import explain
-from spectune.explain.records import ExplainedRow
-from spectune.explain.table import read_table
-from spectune.report.explained import measured_rows
+from spectune.models.speed import SpeedModel
 from spectune.report.html import render_html
 from spectune.report.markdown import render_markdown
-from spectune.report.observed import observations
-from spectune.report.records import StudySummary
-from spectune.report.summary import summarize
-from spectune.report.words import break_even_words, drift_note
 
 PASS_S = 0.0095
 """A forward pass without speculation."""

@@ -14,16 +14,16 @@ import pytest
 from exchange_studies import write_study
 from report_studies import BASELINE, FAST, SLOW, failed, study, trial
 
+from spectune.analysis.arms import compare_with_new, looks_at
+from spectune.analysis.stretches import stretch_places
+from spectune.analysis.summary import summarize
+from spectune.cluster.schedule import ClusterSchedule
 from spectune.domain.arm import Arm
-from spectune.domain.statistics import SpeedSample
 from spectune.domain.study import ClusterSettings, PlannedTrial, Study
 from spectune.domain.trial import Trial
-from spectune.report.arms import compare_with_new, looks_at
-from spectune.report.stretches import stretch_places
-from spectune.report.summary import summarize
-from spectune.runner.cluster_schedule import ClusterSchedule
 from spectune.runner.continues import continued
 from spectune.runner.resume import baseline_before, why_baseline_first
+from spectune.statistics.intervals import SpeedSample
 from spectune.store.study_dir import StudyDir
 
 OF = study(FAST, SLOW)

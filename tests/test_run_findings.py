@@ -16,14 +16,14 @@ from report_studies import (
     trial,
 )
 
+from spectune.analysis.fault_findings import differing_knobs
+from spectune.analysis.summary import summarize
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm, Knobs
 from spectune.domain.findings import Finding
 from spectune.domain.study import Study
 from spectune.domain.trial import ServerFacts, Trial
 from spectune.domain.workload import LoadPoint
-from spectune.report.fault_findings import differing_knobs
-from spectune.report.summary import summarize
 
 ARM = speculative("arm")
 STUDY = study(ARM)

@@ -212,7 +212,7 @@ def test_a_dry_run_prints_every_command_and_starts_nothing(run: Runner) -> None:
     run.study()
     reply = run("run", "study.yaml", "--dry-run")
     assert reply.returncode == 0
-    assert reply.stdout.count("spectune.engines.fake_server") == 3
+    assert reply.stdout.count("spectune.engines.fake.server") == 3
     assert "--num-draft-tokens 3" in reply.stdout
     assert "4 launches, about" in reply.stdout
     assert not (run.folder / "studies").exists()

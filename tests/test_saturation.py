@@ -4,10 +4,10 @@ import pytest
 from closed_loop import Server, measured_at
 from report_studies import speculative, study, trial
 
+from spectune.analysis.summary import summarize
 from spectune.domain.measurement import LoadResult
 from spectune.domain.saturation import arrival_surplus
 from spectune.domain.workload import LoadPoint, Prompt
-from spectune.report.summary import summarize
 
 PROMPTS = [Prompt(prompt_id=f"p{n}", turns=("x",), output_tokens=20 + n % 7) for n in range(48)]
 SLOW, FAST = Server(fixed_s=0.03, most=8), Server(fixed_s=0.01, most=8)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spectune.runner.scratch import LEFT_AFTER_S, Scratch
+from spectune.cluster.worker_folders import LEFT_AFTER_S, Scratch
 
 PREFIX = "spectune-trial-"
 
@@ -25,7 +25,7 @@ def left_by_a_killed_process(temporary: Path) -> Path:
     code = f"""
 import os, sys, tempfile
 tempfile.tempdir = sys.argv[1]
-from spectune.runner.scratch import Scratch
+from spectune.cluster.worker_folders import Scratch
 scratch = Scratch({PREFIX!r})
 (scratch.folder / "0001-x").mkdir()
 (scratch.folder / "0001-x" / "server.log").write_text("a prompt")

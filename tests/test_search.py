@@ -8,8 +8,8 @@ import pytest
 
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm, Knobs, baseline_arm
-from spectune.domain.prediction_observation import Observation
 from spectune.errors import BadInput
+from spectune.models.observation import Observation
 from spectune.search.grid import Grid
 from spectune.search.neighbours import changed_knobs, is_neighbour, neighbours
 from spectune.search.one_factor import OneFactor

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from spectune.domain.cost_model import JointSpeed
+from spectune.models.speed import JointSpeed
 from spectune.search.lookahead import levels, worth_of_looking
 
 

@@ -6,9 +6,9 @@ import statistics
 
 import pytest
 
-from spectune.domain.prediction_estimate import normal_gain
-from spectune.domain.statistics import mean_interval
-from spectune.domain.statistics_sequential import Expected, PooledNoise, WorthStopping, pool_noise
+from spectune.statistics.estimate import normal_gain
+from spectune.statistics.intervals import mean_interval
+from spectune.statistics.sequential import Expected, PooledNoise, WorthStopping, pool_noise
 
 NOISE = 0.06
 POOLED = PooledNoise(NOISE**2, 40)

@@ -258,7 +258,7 @@ def test_an_address_is_shown_by_its_place_alone() -> None:
 
 
 def test_a_comment_of_the_study_file_is_recorded_without_its_credential(tmp_path: Path) -> None:
-    from spectune.api.planned import load_study
+    from spectune.api.before_run import load_study
 
     file = tmp_path / "study.yaml"
     file.write_text(f"# HF_TOKEN={VALUE}\nname: s\n" + STUDY % "llama-server")

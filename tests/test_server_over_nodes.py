@@ -15,11 +15,11 @@ import pytest
 from test_cluster_run import nothing_left, until
 from test_rank_commands import command_of
 
+from spectune.cluster.relay import Relay, relayed_host
 from spectune.engines.adapter import Rank
 from spectune.engines.registry import adapter_for
 from spectune.errors import NodeLost, ServerDied
 from spectune.hosts.local import local_host
-from spectune.hosts.relay import Relay, relayed_host
 from spectune.hosts.supervisor import process_table
 from spectune.runner.ports import PortPool
 from spectune.server.lifecycle import Launched, LaunchPlan, Limits, serve

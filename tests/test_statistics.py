@@ -7,7 +7,7 @@ import pytest
 
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.interval import Interval
-from spectune.domain.statistics import (
+from spectune.statistics.intervals import (
     Comparison,
     SpeedSample,
     acceptance_length_interval,
@@ -17,7 +17,7 @@ from spectune.domain.statistics import (
     mean_interval,
     t_quantile,
 )
-from spectune.domain.statistics_multiple import simultaneous
+from spectune.statistics.multiple import simultaneous
 
 
 def test_t_quantiles_match_the_published_table() -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from spectune.domain.interval import Interval
-from spectune.domain.statistics import (
+from spectune.statistics.intervals import (
     Comparison,
     SpeedSample,
     acceptance_length_interval,
     compare_with_baseline,
 )
-from spectune.domain.statistics_mixed import ASSUMED_LAUNCH_LOG_SD, LaunchSpeed, launch_error
-from spectune.domain.statistics_multiple import simultaneous
+from spectune.statistics.mixed import ASSUMED_LAUNCH_LOG_SD, LaunchSpeed, launch_error
+from spectune.statistics.multiple import simultaneous
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 from noise_machine import Machine, draw
@@ -130,7 +130,7 @@ def test_a_report_says_what_is_known_of_these_prompts() -> None:
     """The case of a published study: five prompts, three launches of each, a steady 0.92x."""
     from report_studies import BASELINE, FAST, study, trial
 
-    from spectune.report.summary import summarize
+    from spectune.analysis.summary import summarize
 
     gains = (0.84, 0.86, 0.92, 0.97, 1.03)
     of = study(FAST, num_prompts=5)
@@ -150,7 +150,7 @@ def test_a_report_says_what_is_known_of_these_prompts() -> None:
 def test_counts_of_a_prompt_asked_again_are_no_new_prompts() -> None:
     from report_studies import counts, load_result, prompts, request
 
-    from spectune.report.pooling import acceptance_length, pooled_acceptance
+    from spectune.analysis.pooling import acceptance_length, pooled_acceptance
 
     kept = (30, 60, 90, 45)
     asked = [request(p, 50, acceptance=counts(100, k)) for p, k in zip(prompts(4), kept, strict=True)]

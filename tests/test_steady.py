@@ -6,14 +6,14 @@ import pytest
 from closed_loop import Server, measured
 from report_studies import load_result, speculative, study, trial
 
+from spectune.analysis import pooling
+from spectune.analysis.summary import summarize
+from spectune.analysis.words import load_note
 from spectune.domain.measurement import LoadResult, RequestRecord, SteadySpan
-from spectune.domain.statistics import geometric_mean_interval
 from spectune.domain.steady import SteadyWindow, steady_span, window_of
 from spectune.domain.workload import LoadPoint, Prompt
-from spectune.report import pooling
 from spectune.report.markdown import render_markdown
-from spectune.report.summary import summarize
-from spectune.report.words import load_note
+from spectune.statistics.intervals import geometric_mean_interval
 
 PLAIN, DRAFTING = Server(), Server(drafted=3, kept=1.515, noise=0.25)
 TRUE_SPEEDUP = 1.052

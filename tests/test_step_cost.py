@@ -8,12 +8,12 @@ import pytest
 
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.arm import Arm, Knobs, baseline_arm
-from spectune.domain.cost_model import SpeedModel, launch_log_sd, machine_ceiling_tok_per_s
-from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import shape_of
-from spectune.domain.statistics_regression import Prior, cholesky, fit
-from spectune.domain.step_cost import CostPoint, StepCostModel
-from spectune.domain.step_cost_place import Work, work_of
+from spectune.models.arm_shape import shape_of
+from spectune.models.observation import Observation
+from spectune.models.speed import SpeedModel, launch_log_sd, machine_ceiling_tok_per_s
+from spectune.models.step_cost import CostPoint, StepCostModel
+from spectune.models.step_cost_features import Work, work_of
+from spectune.statistics.regression import Prior, cholesky, fit
 
 BASE = baseline_arm(engine="sglang", target="m")
 

@@ -8,12 +8,12 @@ import random
 import pytest
 from report_studies import BASELINE, FAST, load_result, request, speculative, study, trial
 
+from spectune.analysis.summary import summarize
 from spectune.domain.measurement import RequestRecord
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import EarlyEnd, Trial
 from spectune.domain.workload import LoadPoint
 from spectune.report.markdown import render_markdown
-from spectune.report.summary import summarize
 from spectune.runner.stop_early import EndsEarly, enough_log_sd, stop_rule
 
 OTHER = speculative("other", length=5)

@@ -12,13 +12,13 @@ import yaml
 from fake_cluster import FakeCluster
 from test_cluster_run import STUDY, Told, made, names_by_node, nothing_left, run
 
+from spectune.check.check import check_study
+from spectune.check.sources import Sources
+from spectune.cluster.capacity import plan_capacity
 from spectune.domain.study import Study
 from spectune.errors import BadInput, StudyFileError
-from spectune.exchange.loaded import LoadedStudy
-from spectune.exchange.serving import serving_of
-from spectune.runner.capacity import plan_capacity
-from spectune.runner.check import check_study
-from spectune.runner.check_sources import Sources
+from spectune.exchange.exports.serving import serving_of
+from spectune.exchange.whole_study import LoadedStudy
 from spectune.store.study_dir import read_trial
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from report_studies import BASELINE, hypothesis, speculative, study, trial
 
+from spectune.analysis.pooling import speed_by_prompt
 from spectune.domain.arm import Arm, Knobs
-from spectune.domain.statistics import SpeedSample
 from spectune.engines.adapter import EngineSetup, Launch
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
-from spectune.report.pooling import speed_by_prompt
 from spectune.runner.hypotheses import judged
+from spectune.statistics.intervals import SpeedSample
 
 
 def launch(engine: str, *, length: float, k: int = 3, method: str = "eagle3") -> Launch:

@@ -7,7 +7,7 @@ import time
 import pytest
 from fake_server_fixture import Answer, always, chunked, plain, scripted_server
 
-from spectune.engines.bodies import first_model_id
+from spectune.engines.json_bodies import first_model_id
 from spectune.errors import BadInput, TransportError
 from spectune.transport import BadStatus, HttpClient
 from spectune.transport.exchange import MAX_BODY_BYTES

@@ -17,9 +17,9 @@ from report_reading import Page
 from report_studies import BASELINE, failed, speculative, study, trial
 from watched_study import Client, begin_trial, being_run, served, stored
 
+from spectune.analysis.summary import summarize
 from spectune.errors import BadInput
 from spectune.report.html import render_html, render_live
-from spectune.report.summary import summarize
 from spectune.store.abort import is_abort_asked
 from spectune.store.progress import ProgressFile, read_progress
 from spectune.store.study_dir import StudyDir, TrialDir

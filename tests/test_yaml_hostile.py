@@ -12,8 +12,8 @@ from spectune.domain.yaml_values import NotYaml, yaml_values
 from spectune.errors import BadInput, StudyFileError
 from spectune.exchange.imports.read import read_results
 from spectune.exchange.imports.results import ArmHints
-from spectune.preflight.command_config_file import config_words
-from spectune.preflight.flags_table import table_for
+from spectune.preflight.command.config_file import config_words
+from spectune.preflight.flags.table import table_for
 from spectune.study_file.load import load_study_file
 from spectune.study_file.yaml_lines import read_yaml
 

@@ -5,13 +5,13 @@ from collections import deque
 import numpy as np
 import pytest
 
-from spectune.cli.drafter import mean_length
-from spectune.diagnose.records import PrefillWindow
-from spectune.diagnose.run_builder import RunBuilder
+from spectune.cli.drafter.commands import mean_length
+from spectune.diagnose.log.records import PrefillWindow
+from spectune.diagnose.log.run_builder import RunBuilder
 from spectune.domain.acceptance import AcceptanceCounts
 from spectune.domain.workload import LoadPoint
 from spectune.drafter.acceptance import Kept, held_out
-from spectune.engines.fake_generation import read_question
+from spectune.engines.fake.generation import read_question
 
 
 def kept(*lengths: int) -> Kept:

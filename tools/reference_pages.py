@@ -16,8 +16,8 @@ from pydantic import BaseModel
 
 import spectune
 from spectune.cli.main import build_parser
-from spectune.exchange.export_options import Rows
-from spectune.exchange.exports import Form
+from spectune.exchange.exports.formats import Form
+from spectune.exchange.exports.options import Rows
 
 CLI_HEAD = """\
 # The command line

@@ -15,8 +15,8 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from spectune.analysis.summary import summarize
 from spectune.report.html import render_html
-from spectune.report.summary import summarize
 from spectune.store.study_dir import StudyDir
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"

@@ -22,12 +22,15 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from spectune.analysis.explain.records import Explanation
+    from spectune.analysis.records import ArmSummary, StudySummary
+    from spectune.api.before_run import PlannedStudy, Preview, check_command, load_study
     from spectune.api.explained import explain_table
     from spectune.api.frames import to_frame
-    from spectune.api.planned import PlannedStudy, Preview, check_command, load_study
-    from spectune.api.prepared import PreparedStudy
     from spectune.api.results import StudyResults, open_study
-    from spectune.api.together import compare, gate, import_results, list_studies, query
+    from spectune.api.run_folder import PreparedStudy
+    from spectune.api.several import compare, gate, import_results, list_studies, query
+    from spectune.check.check import CheckResult
     from spectune.domain.arm import Arm, Knobs
     from spectune.domain.findings import Finding
     from spectune.domain.interval import Interval
@@ -41,25 +44,22 @@ if TYPE_CHECKING:
         SpectuneError,
         StudyFileError,
     )
-    from spectune.exchange.compare import StudyComparison
-    from spectune.exchange.export_options import ExportOptions
-    from spectune.exchange.gate import GateResult
+    from spectune.exchange.comparison.compare import StudyComparison
+    from spectune.exchange.comparison.gate import GateResult
+    from spectune.exchange.exports.options import ExportOptions
     from spectune.exchange.imports.results import ArmHints
     from spectune.exchange.listing import ListedStudy
     from spectune.exchange.query import QueryResult
-    from spectune.explain.records import Explanation
-    from spectune.report.records import ArmSummary, StudySummary
-    from spectune.runner.check import CheckResult
     from spectune.runner.events import Watcher
     from spectune.runner.schedule import StudyOutcome
 
 _HOMES = {
     "api.explained": ("explain_table",),
     "api.frames": ("to_frame",),
-    "api.planned": ("PlannedStudy", "Preview", "check_command", "load_study"),
-    "api.prepared": ("PreparedStudy",),
+    "api.before_run": ("PlannedStudy", "Preview", "check_command", "load_study"),
+    "api.run_folder": ("PreparedStudy",),
     "api.results": ("StudyResults", "open_study"),
-    "api.together": ("compare", "gate", "import_results", "list_studies", "query"),
+    "api.several": ("compare", "gate", "import_results", "list_studies", "query"),
     "domain.arm": ("Arm", "Knobs"),
     "domain.findings": ("Finding",),
     "domain.interval": ("Interval",),
@@ -73,15 +73,15 @@ _HOMES = {
         "SpectuneError",
         "StudyFileError",
     ),
-    "exchange.compare": ("StudyComparison",),
-    "exchange.export_options": ("ExportOptions",),
-    "exchange.gate": ("GateResult",),
+    "exchange.comparison.compare": ("StudyComparison",),
+    "exchange.exports.options": ("ExportOptions",),
+    "exchange.comparison.gate": ("GateResult",),
     "exchange.imports.results": ("ArmHints",),
     "exchange.listing": ("ListedStudy",),
     "exchange.query": ("QueryResult",),
-    "explain.records": ("Explanation",),
-    "report.records": ("ArmSummary", "StudySummary"),
-    "runner.check": ("CheckResult",),
+    "analysis.explain.records": ("Explanation",),
+    "analysis.records": ("ArmSummary", "StudySummary"),
+    "check.check": ("CheckResult",),
     "runner.events": ("Watcher",),
     "runner.schedule": ("StudyOutcome",),
 }

@@ -12,7 +12,7 @@ from spectune.checkpoints.facts import CheckpointFacts
 from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.arm import Knobs
 from spectune.domain.machine import Machine
-from spectune.preflight.draft_fit import RULES
+from spectune.preflight.draft.rules import RULES
 from spectune.preflight.rules import Judgement, judge
 from spectune.preflight.situation import EngineVersion, Situation
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from spectune.domain.cost_model import machine_ceiling_tok_per_s
+from spectune.analysis.explain.explanation import explain
+from spectune.analysis.explain.records import Explanation
+from spectune.analysis.explain.table import read_table
 from spectune.errors import BadInput
-from spectune.explain.explanation import explain
-from spectune.explain.records import Explanation
-from spectune.explain.table import read_table
+from spectune.models.speed import machine_ceiling_tok_per_s
 
 MAX_TABLE_BYTES = 4_000_000
 _LEAST_SIZE, _MOST_SIZE = 0.001, 1_000_000

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spectune.errors import BadInput
-from spectune.exchange.compare import StudyComparison
-from spectune.exchange.comparison_rows import COMPARISON_COLUMNS, comparison_rows
+from spectune.exchange.comparison.compare import StudyComparison
+from spectune.exchange.comparison.rows import COMPARISON_COLUMNS, comparison_rows
+from spectune.exchange.exports.tables import Kind
 from spectune.exchange.query import QueryResult
-from spectune.exchange.tables import Kind
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -15,13 +15,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from spectune.analysis.records import StudySummary
+from spectune.analysis.summary import summarize
+from spectune.analysis.words import visible
 from spectune.domain.secrets import redact_text
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
-from spectune.report.records import StudySummary
-from spectune.report.summary import summarize
 from spectune.report.terminal import trial_block
-from spectune.report.words import visible
 from spectune.runner.events import NodeRow, TrialStart
 
 _LINE_EVERY_S = 10.0

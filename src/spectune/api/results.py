@@ -7,17 +7,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spectune.analysis.explain.records import Explanation
+from spectune.analysis.records import ArmSummary, StudySummary
 from spectune.api.explained import machine_ceiling
 from spectune.api.frames import data_frame
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput, EnvironmentFailed
-from spectune.exchange.export_options import ExportOptions, Rows
-from spectune.exchange.exports import Form, export_parquet, export_text
-from spectune.exchange.loaded import LoadedStudy, load_study
-from spectune.exchange.tables import COLUMNS, Row, rows_of
-from spectune.explain.records import Explanation
-from spectune.report.records import ArmSummary, StudySummary
+from spectune.exchange.exports.formats import Form, export_parquet, export_text
+from spectune.exchange.exports.options import ExportOptions, Rows
+from spectune.exchange.exports.tables import COLUMNS, Row, rows_of
+from spectune.exchange.whole_study import LoadedStudy, load_study
 from spectune.report.text import as_text
 from spectune.report.write import write_reports
 from spectune.runner.schedule import StudyOutcome

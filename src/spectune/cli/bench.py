@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from spectune import __version__
+from spectune.analysis.summary import summarize
 from spectune.api.blocking import run_interruptible
 from spectune.bench.prompts import load_prompts, merge_prompts
 from spectune.cli.output import say, show_json
@@ -27,7 +28,6 @@ from spectune.engines.registry import ENGINE_NAMES, adapter_for
 from spectune.errors import BadInput, EnvironmentFailed
 from spectune.hosts.machine_facts import read_machine
 from spectune.report.bench_table import bench_table
-from spectune.report.summary import summarize
 from spectune.report.vllm_result import vllm_bench_result
 from spectune.runner.measure import Measured, Measurement
 from spectune.server.detect import detect_engine, served_model

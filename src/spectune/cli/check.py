@@ -12,12 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from spectune.api.planned import check_command, load_study
+from spectune.api.before_run import check_command, load_study
+from spectune.check.check import CheckResult
 from spectune.cli.findings_text import counts_of, print_findings, print_not_checked, printable
 from spectune.cli.output import show_json
 from spectune.errors import BadInput
 from spectune.findings.catalogue import check_codes
-from spectune.runner.check import CheckResult
 from spectune.store.places import is_shared
 
 _MAX_PASTED_CHARS = 1 << 20

@@ -7,9 +7,9 @@ import json
 
 from rich.console import Console
 
-from spectune.api.together import compare
+from spectune.api.several import compare
 from spectune.cli.output import show_json
-from spectune.exchange.compare_view import comparison_view
+from spectune.exchange.comparison.view import comparison_view
 
 
 def compare_command(args: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from spectune.analysis.summary import summarize
 from spectune.cli.findings_text import counts_of, print_findings, print_not_checked, printable
 from spectune.cli.output import show_json
 from spectune.diagnose.facts import RunFacts
@@ -23,7 +24,6 @@ from spectune.diagnose.live import server_facts
 from spectune.diagnose.verdict import NotChecked, Verdict
 from spectune.domain.findings import Finding
 from spectune.errors import BadInput
-from spectune.report.summary import summarize
 from spectune.store.opening import open_study, study_exists
 from spectune.store.places import is_shared
 from spectune.store.study_dir import StudyDir

@@ -7,14 +7,14 @@ import json
 
 from rich.console import Console
 
+from spectune.analysis.explain.records import Explanation
+from spectune.analysis.explain.terminal import explanation_view
 from spectune.api.explained import explain_table
 from spectune.api.results import open_study
-from spectune.cli.drafter_forecast import forecast_lines, parse_point
+from spectune.cli.drafter.forecast import forecast_lines, parse_point
 from spectune.cli.output import show_json
-from spectune.drafter.forecast_forms import DataPoint
+from spectune.drafter.forecast.forms import DataPoint
 from spectune.errors import BadInput
-from spectune.explain.records import Explanation
-from spectune.explain.terminal import explanation_view
 
 
 def explain_command(args: argparse.Namespace) -> int:
@@ -37,8 +37,8 @@ def explain_command(args: argparse.Namespace) -> int:
 
 def _with_training(found: Explanation, points: tuple[DataPoint, ...]) -> Explanation:
     """With what more data would buy the fastest arm that drafts, at its step's cost, and the advice that follows."""
-    from spectune.drafter.forecast import make_forecast  # numpy: only for those who ask
-    from spectune.drafter.forecast_records import ForecastRequest, SpeedFacts
+    from spectune.drafter.forecast.curve import make_forecast  # numpy: only for those who ask
+    from spectune.drafter.forecast.records import ForecastRequest, SpeedFacts
 
     first = found.first_concurrency
     drafting = [

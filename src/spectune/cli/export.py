@@ -6,17 +6,17 @@ import argparse
 import os
 import sys
 
+from spectune.analysis.words import count, one_line
 from spectune.api.results import open_study
 from spectune.cli.output import show_document
 from spectune.errors import BadInput
-from spectune.exchange.export_options import ExportOptions
-from spectune.exchange.loaded import LoadedStudy
-from spectune.report.words import count, one_line
+from spectune.exchange.exports.options import ExportOptions
+from spectune.exchange.whole_study import LoadedStudy
 from spectune.store.opening import open_study as open_directory
 
 
 def _to_mlflow(args: argparse.Namespace) -> int:
-    from spectune.exchange.mlflow_export import export_mlflow  # draws the report: only for those who ask
+    from spectune.exchange.exports.mlflow import export_mlflow  # draws the report: only for those who ask
 
     uri = args.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
     if not uri:

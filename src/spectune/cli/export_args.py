@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from spectune.exchange.export_options import DEFAULT_PORT, HOST, IMAGE, TIME
+from spectune.exchange.exports.options import DEFAULT_PORT, HOST, IMAGE, TIME
 
 FORMS = (
     "vllm-bench",

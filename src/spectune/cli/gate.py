@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 
-from spectune.api.together import gate
+from spectune.analysis.words import one_line
+from spectune.api.several import gate
 from spectune.cli.output import show_json
-from spectune.report.words import one_line
 
 
 def gate_command(args: argparse.Namespace) -> int:

@@ -9,12 +9,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from spectune.api.together import import_results
+from spectune.analysis.words import count, one_line
+from spectune.api.several import import_results
 from spectune.cli.output import show_json
 from spectune.errors import BadInput
 from spectune.exchange.imports.results import ArmHints
 from spectune.report.terminal import study_tables
-from spectune.report.words import count, one_line
 
 
 def import_command(args: argparse.Namespace) -> int:

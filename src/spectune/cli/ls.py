@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spectune.api.together import list_studies
+from spectune.analysis.words import UNKNOWN, one_line, times
+from spectune.api.several import list_studies
 from spectune.cli.output import say, show_json
 from spectune.exchange.listing import ListedStudy, age_of
-from spectune.report.words import UNKNOWN, one_line, times
 from spectune.store.places import is_shared, same_place
 
 

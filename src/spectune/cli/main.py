@@ -11,7 +11,7 @@ from spectune import __version__
 from spectune.cli.check_args import add_allow, add_check
 from spectune.cli.compare_args import add_compare
 from spectune.cli.diagnose_args import add_diagnose
-from spectune.cli.drafter_args import add_drafter
+from spectune.cli.drafter.args import add_drafter
 from spectune.cli.export_args import add_export
 from spectune.cli.gate_args import add_gate
 from spectune.cli.import_results_args import add_import
@@ -314,7 +314,7 @@ def _dispatch(args: argparse.Namespace) -> int:
 
         return bench_command(args)
     if args.command == "drafter":
-        from spectune.cli.drafter import run_drafter
+        from spectune.cli.drafter.commands import run_drafter
 
         return run_drafter(args)
     if args.command == "explain":

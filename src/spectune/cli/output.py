@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from spectune.analysis.words import INVISIBLE, visible
 from spectune.domain.secrets import redact_text
-from spectune.report.words import INVISIBLE, visible
 
 
 def show(lines: Iterable[str]) -> None:

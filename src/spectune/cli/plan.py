@@ -12,15 +12,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spectune.analysis.words import count, one_line
 from spectune.api.progress import duration
 from spectune.cli.output import show_json
-from spectune.domain.cluster_time import ClusterTime
+from spectune.cluster.capacity import CapacityPlan, nodes_of_lanes, plan_capacity
 from spectune.domain.machine import Machine
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput
-from spectune.report.words import count, one_line
-from spectune.runner.capacity import CapacityPlan, nodes_of_lanes, plan_capacity
+from spectune.models.cluster_time import ClusterTime
 from spectune.runner.plan import resolve_study
 from spectune.store.opening import open_study, study_exists
 from spectune.store.places import is_shared

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spectune.api.together import query
+from spectune.analysis.words import UNKNOWN, one_line
+from spectune.api.several import query
 from spectune.cli.output import show_document, show_json
 from spectune.errors import BadInput
+from spectune.exchange.exports.tables import csv_text
 from spectune.exchange.query import COLUMNS, QueryResult
-from spectune.exchange.tables import csv_text
-from spectune.report.words import UNKNOWN, one_line
 
 
 def query_command(args: argparse.Namespace) -> int:

@@ -13,18 +13,18 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from spectune.api.planned import PlannedStudy, Preview, load_study
-from spectune.api.prepared import PreparedStudy
+from spectune.analysis.finding_kinds import PRECISION_NOT_REACHED
+from spectune.analysis.words import count, listing, percent
+from spectune.api.before_run import PlannedStudy, Preview, load_study
 from spectune.api.progress import ProgressView, duration
 from spectune.api.results import StudyResults
+from spectune.api.run_folder import PreparedStudy
 from spectune.cli.findings_text import print_findings, printable
 from spectune.cli.output import show_json
 from spectune.domain.study import Study
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
-from spectune.report.finding_kinds import PRECISION_NOT_REACHED
 from spectune.report.terminal import study_tables
-from spectune.report.words import count, listing, percent
 from spectune.runner.order import launches_of
 from spectune.runner.quiet import Patience
 from spectune.runner.schedule import remaining

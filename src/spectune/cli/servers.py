@@ -11,8 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from spectune.analysis.fault_findings import differing_knobs
 from spectune.api.blocking import run_interruptible
 from spectune.cli.output import say, show, show_json
+from spectune.cluster.machine import machine_of
 from spectune.domain.arm import Arm
 from spectune.domain.study import Study
 from spectune.domain.trial import StopProof
@@ -23,10 +25,8 @@ from spectune.errors import BadInput
 from spectune.hosts.choose import LOCAL, host_called
 from spectune.hosts.facts import ServerStatus
 from spectune.hosts.host import Host, new_server_id
-from spectune.report.fault_findings import differing_knobs
 from spectune.runner.adopt import check_is_arm
 from spectune.runner.launch import ModelPaths, arm_called, launch_plan
-from spectune.runner.machine import machine_of
 from spectune.runner.plan import resolve_study
 from spectune.runner.ports import PortPool
 from spectune.runner.study import fetch_models

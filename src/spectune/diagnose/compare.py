@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spectune.diagnose.facts import RunFacts
-from spectune.diagnose.records import Value
+from spectune.diagnose.log.records import Value
 from spectune.diagnose.verdict import NotChecked
 from spectune.domain.findings import Finding
 from spectune.findings.catalogue import finding_kind

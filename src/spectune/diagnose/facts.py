@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from spectune.diagnose.records import Value
+from spectune.diagnose.log.records import Value
 from spectune.domain.arm import Knobs
 from spectune.domain.record import Record
 

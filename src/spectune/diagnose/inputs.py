@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spectune.diagnose.facts import RunFacts
-from spectune.diagnose.lines import LogSource, from_stream, open_log
-from spectune.diagnose.reader import LogReader
-from spectune.diagnose.rules_requests import trial_findings
+from spectune.diagnose.log.lines import LogSource, from_stream, open_log
+from spectune.diagnose.log.reader import LogReader
+from spectune.diagnose.rules.requests import trial_findings
 from spectune.diagnose.verdict import NotChecked
 from spectune.domain.findings import Finding
 from spectune.domain.trial import Trial

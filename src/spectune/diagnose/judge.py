@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spectune.diagnose import (
-    compare,
-    rules_acceptance,
-    rules_health,
-    rules_measurement,
-    rules_settings,
-)
+from spectune.diagnose import compare
 from spectune.diagnose.facts import RunFacts
+from spectune.diagnose.rules import acceptance as rules_acceptance
+from spectune.diagnose.rules import health as rules_health
+from spectune.diagnose.rules import measurement as rules_measurement
+from spectune.diagnose.rules import settings as rules_settings
 from spectune.diagnose.verdict import NotChecked, Rule, Verdict
 from spectune.domain.findings import Finding, Severity
 

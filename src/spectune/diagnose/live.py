@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from spectune.diagnose.facts import AcceptanceFacts, CacheFacts, RunFacts, SpeedFacts
-from spectune.diagnose.other_lines import acceptance_of
-from spectune.diagnose.records import Value
+from spectune.diagnose.log.other_lines import acceptance_of
+from spectune.diagnose.log.records import Value
 from spectune.diagnose.verdict import NotChecked
-from spectune.engines.bodies import as_dict
+from spectune.engines.json_bodies import as_dict
 from spectune.engines.prometheus import Metrics, parse_metrics
 from spectune.engines.registry import adapter_for
 from spectune.errors import TransportError

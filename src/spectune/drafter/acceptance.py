@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spectune.domain.acceptance import AcceptanceCounts, pool_counts
-from spectune.drafter.rows import Ints
+from spectune.drafter.train.rows import Ints
 
 CONTEXT_EDGES = (0, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from spectune.drafter.acceptance import Kept, kept_lengths
-from spectune.drafter.batches import Batch
 from spectune.drafter.model import EagleDraft
-from spectune.drafter.rows import Ints
 from spectune.drafter.target import Ends, Features
+from spectune.drafter.train.batches import Batch
+from spectune.drafter.train.rows import Ints
 from spectune.drafter.unroll import unroll
 
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from spectune.checkpoints.config_faults import config_faults
 from spectune.checkpoints.facts import CheckpointFacts
 from spectune.errors import BadInput
-from spectune.preflight.draft_fit_parts import (
+from spectune.preflight.draft.eagle3_parts import (
     missing_parts,
     num_decoder_layers,
     unannounced_biases,
     wrong_shapes,
 )
-from spectune.preflight.draft_fit_vocabulary_map import vocabulary_contradictions
+from spectune.preflight.draft.vocabulary_map import vocabulary_contradictions
 
 
 def check_draft(facts: CheckpointFacts, *, target: CheckpointFacts) -> None:

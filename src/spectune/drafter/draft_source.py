@@ -17,8 +17,8 @@ from spectune.drafter.draft_check import check_draft
 from spectune.drafter.inspect import layer_inputs, map_meaning
 from spectune.drafter.weights import Array, Weight, read_weights
 from spectune.errors import BadInput
-from spectune.preflight.draft_fit_family import identify
-from spectune.preflight.draft_fit_parts import plain_name
+from spectune.preflight.draft.eagle3_parts import plain_name
+from spectune.preflight.draft.family import identify
 
 MAPS = ("d2t", "t2d")
 _SIZES = {

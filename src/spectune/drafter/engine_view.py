@@ -10,10 +10,10 @@ from spectune.checkpoints.facts import CheckpointFacts
 from spectune.domain.findings import Finding
 from spectune.domain.record import Record
 from spectune.engines.registry import adapter_for, title_of
-from spectune.preflight.command import read_command
-from spectune.preflight.draft_fit import RULES
-from spectune.preflight.draft_fit_family import identify
-from spectune.preflight.draft_fit_method_names import method_flag
+from spectune.preflight.command.reading import read_command
+from spectune.preflight.draft.family import identify
+from spectune.preflight.draft.method_names import method_flag
+from spectune.preflight.draft.rules import RULES
 from spectune.preflight.rules import judge
 from spectune.preflight.situation import EngineVersion
 

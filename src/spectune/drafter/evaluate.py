@@ -15,18 +15,18 @@ from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.acceptance import AcceptanceCounts, pool_counts
 from spectune.domain.interval import Interval
 from spectune.domain.record import Record
-from spectune.domain.statistics import acceptance_length_interval
 from spectune.drafter.acceptance import Kept, Steps, by_context, counts_of, walk
-from spectune.drafter.batches import Batch, collate, serving_starts
 from spectune.drafter.chains import greedy_chains, sampled_chains
 from spectune.drafter.config import read_draft_config
-from spectune.drafter.features import needed_positions
 from spectune.drafter.model import EagleDraft, load_draft
-from spectune.drafter.processes import choose_device
-from spectune.drafter.rows import Ints, Rows
 from spectune.drafter.target import Features, Target, continue_prompts, load_target
+from spectune.drafter.train.batches import Batch, collate, serving_starts
+from spectune.drafter.train.features import needed_positions
+from spectune.drafter.train.processes import choose_device
+from spectune.drafter.train.rows import Ints, Rows
 from spectune.drafter.trees import MAX_DEPTH, TreeShape, greedy_trees
 from spectune.errors import BadInput
+from spectune.statistics.intervals import acceptance_length_interval
 
 SCHEMA_VERSION = 1
 _TOKENS_AT_ONCE = 4096

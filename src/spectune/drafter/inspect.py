@@ -13,7 +13,7 @@ from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.record import Record
 from spectune.drafter.engine_view import EngineView, views_of
 from spectune.errors import BadInput
-from spectune.preflight.draft_fit_family import fc_tensor, identify, state_width
+from spectune.preflight.draft.family import fc_tensor, identify, state_width
 
 SCHEMA_VERSION = 1
 _MAPS = ("d2t", "t2d")

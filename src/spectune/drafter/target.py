@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spectune.drafter.loss import shares_and_logsumexp
-from spectune.drafter.rows import Ints
+from spectune.drafter.train.loss import shares_and_logsumexp
+from spectune.drafter.train.rows import Ints
 from spectune.errors import BadInput
 
 _LOGITS_AT_ONCE = 4_000_000

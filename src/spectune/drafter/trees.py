@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spectune.drafter.acceptance import Kept
-from spectune.drafter.batches import Batch
 from spectune.drafter.chains import actual_tokens
 from spectune.drafter.model import EagleDraft, Keys
 from spectune.drafter.target import Ends, Features
+from spectune.drafter.train.batches import Batch
 from spectune.drafter.unroll import take
 from spectune.errors import BadInput
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spectune.drafter.rows import SPLITS, Ints, Rows
+from spectune.drafter.train.rows import SPLITS, Ints, Rows
 
 _CHUNK = 2_000_000
 

@@ -10,7 +10,7 @@ from spectune.domain.measurement import ServerCounters
 from spectune.domain.trial import ServerFacts
 from spectune.domain.workload import Sampling
 from spectune.engines.adapter import Cause, Command, FinalFields, HttpCall, Launch, ModelFormat
-from spectune.engines.bodies import first_model_id
+from spectune.engines.json_bodies import first_model_id
 from spectune.engines.traits import EngineTraits
 from spectune.errors import BadInput
 

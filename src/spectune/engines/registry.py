@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from spectune.engines.adapter import EngineAdapter
 
 _LAUNCHED = {
-    "llamacpp": "spectune.engines.llamacpp:LlamaCpp",
-    "vllm": "spectune.engines.vllm:Vllm",
-    "sglang": "spectune.engines.sglang:Sglang",
+    "llamacpp": "spectune.engines.llamacpp.adapter:LlamaCpp",
+    "vllm": "spectune.engines.vllm.adapter:Vllm",
+    "sglang": "spectune.engines.sglang.adapter:Sglang",
 }
 _OTHERS = {
-    "fake": "spectune.engines.fake:FakeAdapter",
+    "fake": "spectune.engines.fake.adapter:FakeAdapter",
     "openai": "spectune.engines.openai:OpenAICompatible",
 }
 """The fake engine is for tests, ``openai`` for measuring what already runs."""

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from spectune.analysis.summary import summarize
 from spectune.domain.interval import Interval
 from spectune.domain.record import Record
 from spectune.errors import BadInput
-from spectune.report.summary import summarize
 from spectune.store.lease import holder_of
 from spectune.store.opening import open_study, studies_below
 from spectune.store.places import Bucket, place_of

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from spectune.preflight.flags_table import table_for
+from spectune.preflight.flags.table import table_for
 from spectune.preflight.situation import EngineVersion
 
 ASK_TIMEOUT_S = 20.0

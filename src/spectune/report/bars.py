@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from spectune.analysis.records import ArmSummary, LoadSummary, StudySummary, TrialTime
+from spectune.analysis.words import number, one_line, percent, ratio, seconds, times
 from spectune.domain.interval import Interval
-from spectune.domain.statistics import Verdict
 from spectune.domain.trial import PHASES
 from spectune.report import svg
 from spectune.report.charts import fitted
-from spectune.report.records import ArmSummary, LoadSummary, StudySummary, TrialTime
-from spectune.report.words import number, one_line, percent, ratio, seconds, times
+from spectune.statistics.intervals import Verdict
 
 INTERVAL_WIDTH = 260.0
 MAX_CATEGORY_ARMS = 4

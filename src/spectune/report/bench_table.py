@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from spectune.analysis.records import LoadSummary
+from spectune.analysis.words import measured, milliseconds, number, one_line, percent, tail
 from spectune.domain.findings import Finding
 from spectune.domain.interval import Interval
-from spectune.report.records import LoadSummary
-from spectune.report.words import measured, milliseconds, number, one_line, percent, tail
 
 _ROWS: tuple[tuple[str, Callable[[LoadSummary], str]], ...] = (
     ("requests (failed)", lambda load: f"{load.num_requests} ({load.num_failed_requests})"),

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from spectune.analysis.records import ArmSummary, LoadSummary, StudySummary
+from spectune.analysis.words import count, listing, number, one_line, ratio
 from spectune.report import svg
-from spectune.report.records import ArmSummary, LoadSummary, StudySummary
-from spectune.report.words import count, listing, number, one_line, ratio
 
 MAX_SERIES = 8
 """Arms with a colour of their own; the others are drawn grey and without a label."""

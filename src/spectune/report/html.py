@@ -11,11 +11,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from spectune.explain.records import ExplainedRow, Explanation
-from spectune.explain.schedule import SGLANG_CONFIG_FILE
-from spectune.report import bars, charts, plots, words
-from spectune.report.grouping import command_lines, commands_of, failure_groups, finding_groups
-from spectune.report.records import ArmSummary, LoadSummary, StudySummary, TrialSummary
+from spectune.analysis import words
+from spectune.analysis.explain.records import ExplainedRow, Explanation
+from spectune.analysis.explain.schedule import SGLANG_CONFIG_FILE
+from spectune.analysis.grouping import command_lines, commands_of, failure_groups, finding_groups
+from spectune.analysis.records import ArmSummary, LoadSummary, StudySummary, TrialSummary
+from spectune.report import bars, charts, plots
 
 WIDE_PX = 860.0
 NARROW_PX = 344.0

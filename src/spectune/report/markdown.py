@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from spectune.report.grouping import FailureGroup, command_lines, commands_of, failure_groups, finding_groups
-from spectune.report.markdown_text import block, code, escape, table
-from spectune.report.markdown_why import markdown_why
-from spectune.report.records import ArmSummary, LoadSummary, StudySummary
-from spectune.report.words import (
+from spectune.analysis.grouping import (
+    FailureGroup,
+    command_lines,
+    commands_of,
+    failure_groups,
+    finding_groups,
+)
+from spectune.analysis.records import ArmSummary, LoadSummary, StudySummary
+from spectune.analysis.words import (
     SIMULATED,
     UNKNOWN,
     VERDICT_WORDS,
@@ -27,6 +31,8 @@ from spectune.report.words import (
     tokens_words,
     visible,
 )
+from spectune.report.markdown_text import block, code, escape, table
+from spectune.report.markdown_why import markdown_why
 
 MAX_PER_GROUP = 12
 

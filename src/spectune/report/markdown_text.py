@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from spectune.report.words import one_line, visible
+from spectune.analysis.words import one_line, visible
 
 _SPECIAL = re.compile(r"([\\`*|#~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|\](?=[(\[:]))")
 _OPENING = re.compile(r"^(\d+(?=[.)](?:\s|$))|(?=[-+]\s|--|==))")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 
-from spectune.domain.interval import Interval
-from spectune.explain.records import Explanation, PredictedAgainstMeasured, Schedule
-from spectune.explain.schedule import SGLANG_CONFIG_FILE, vllm_flag
-from spectune.report.markdown_text import block, escape, table
-from spectune.report.words import (
+from spectune.analysis.explain.records import Explanation, PredictedAgainstMeasured, Schedule
+from spectune.analysis.explain.schedule import SGLANG_CONFIG_FILE, vllm_flag
+from spectune.analysis.words import (
     UNKNOWN,
     break_even_words,
     measured,
@@ -20,6 +18,8 @@ from spectune.report.words import (
     times,
     tokens_words,
 )
+from spectune.domain.interval import Interval
+from spectune.report.markdown_text import block, escape, table
 
 MAX_ACTIONS = 6
 MAX_ROWS = 40

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from spectune.analysis.records import ArmSummary, ContextSummary, StudySummary
+from spectune.analysis.words import listing, one_line, ratio
 from spectune.domain.interval import Interval
 from spectune.report import svg
 from spectune.report.charts import CHARACTER_PX, coloured_arms, end_labels
-from spectune.report.records import ArmSummary, ContextSummary, StudySummary
-from spectune.report.words import listing, one_line, ratio
 
 _TALLEST = 3.0
 """An interval that reaches further than this from its own value does not stretch the axis."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from spectune.report.words import visible
+from spectune.analysis.words import visible
 
 Attribute = str | float | int | None
 

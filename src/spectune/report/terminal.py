@@ -13,12 +13,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spectune.domain.findings import Severity
-from spectune.domain.hypothesis import Hypothesis
-from spectune.domain.statistics import Verdict
-from spectune.report.finding_kinds import PRECISION_NOT_REACHED
-from spectune.report.records import ArmSummary, LoadSummary, StudySummary, TrialSummary
-from spectune.report.words import (
+from spectune.analysis.finding_kinds import PRECISION_NOT_REACHED
+from spectune.analysis.records import ArmSummary, LoadSummary, StudySummary, TrialSummary
+from spectune.analysis.words import (
     SIMULATED,
     UNKNOWN,
     VERDICT_MARKS,
@@ -36,6 +33,9 @@ from spectune.report.words import (
     times,
     tokens_words,
 )
+from spectune.domain.findings import Severity
+from spectune.domain.hypothesis import Hypothesis
+from spectune.statistics.intervals import Verdict
 
 LOG_LINES = 6
 MAX_FINDINGS = 10

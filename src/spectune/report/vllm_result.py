@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
+from spectune.analysis import pooling
+from spectune.analysis.words import SIMULATED
 from spectune.domain.acceptance import AcceptanceCounts, request_weighted_acceptance_length
 from spectune.domain.interval import Interval
 from spectune.domain.measurement import LoadResult, RequestRecord
 from spectune.domain.trial import Trial
-from spectune.report import pooling
-from spectune.report.words import SIMULATED
 
 _BACKENDS = {"chat": "openai-chat", "completions": "openai"}
 

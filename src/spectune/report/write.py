@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from spectune.analysis.records import StudySummary
+from spectune.analysis.summary import summarize
 from spectune.errors import BadInput, EnvironmentFailed
 from spectune.report.html import render_html
 from spectune.report.markdown import render_markdown
-from spectune.report.records import StudySummary
-from spectune.report.summary import summarize
 from spectune.store.replacing import check_replaceable
 from spectune.store.study_dir import StudyDir, write_atomically
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from spectune.analysis.fault_findings import differing_knobs, same_model
 from spectune.domain.arm import FACTORS, Arm, Knobs
 from spectune.domain.study import Study
 from spectune.engines.adapter import Command
@@ -14,11 +15,10 @@ from spectune.engines.flags import normalise
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, LaunchRefused
 from spectune.hosts.supervisor import port_owner
-from spectune.preflight.command import ReadCommand, read_command
-from spectune.preflight.command_arguments import FlagText
-from spectune.preflight.flags_speculative import speculation_of
-from spectune.preflight.flags_table import table_for
-from spectune.report.fault_findings import differing_knobs, same_model
+from spectune.preflight.command.arguments import FlagText
+from spectune.preflight.command.reading import ReadCommand, read_command
+from spectune.preflight.flags.speculative import speculation_of
+from spectune.preflight.flags.table import table_for
 from spectune.runner.launch import ModelPaths
 from spectune.runner.plan import sample_launch
 from spectune.server.detect import detect_engine, served_model

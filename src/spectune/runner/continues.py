@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spectune.analysis.arms import comparable_trials, looks_at
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput
-from spectune.report.arms import comparable_trials, looks_at
 from spectune.store.study_dir import StudyDir
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spectune.analysis.arms import compare_with_new
+from spectune.analysis.pooling import end_to_end, pooled_speed, speed_by_prompt
 from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import LoadResult
-from spectune.domain.prediction import judge_hypothesis, propose
-from spectune.domain.prediction_observation import Observation
-from spectune.domain.statistics import Comparison, SpeedSample, compare_with_baseline
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial
 from spectune.findings.catalogue import all_kinds
-from spectune.report.arms import compare_with_new
-from spectune.report.pooling import end_to_end, pooled_speed, speed_by_prompt
+from spectune.models.observation import Observation
+from spectune.models.prediction import judge_hypothesis, propose
+from spectune.statistics.intervals import Comparison, SpeedSample, compare_with_baseline
 
 
 def hypothesis_for(

@@ -12,7 +12,7 @@ from spectune.engines.flags import normalise
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, EnvironmentFailed, ServerDied
 from spectune.hosts.choose import LOCAL
-from spectune.preflight.command_launch import find_launch
+from spectune.preflight.command.launch import find_launch
 from spectune.preflight.versions import ask_installed, is_older
 
 _UNKNOWN = re.compile(

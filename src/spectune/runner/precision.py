@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from spectune.analysis.arms import comparable_trials, view_point
+from spectune.analysis.precision import MAX_LAUNCHES, half_width, known_within, repetitions_of
+from spectune.analysis.words import percent
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial, num_launches
-from spectune.report.arms import comparable_trials, view_point
-from spectune.report.precision import MAX_LAUNCHES, half_width, known_within, repetitions_of
-from spectune.report.words import percent
 
 
 def launch_for_precision(

@@ -8,15 +8,15 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from spectune.domain.statistics import t_quantile
-from spectune.domain.statistics_launches import mean_var
+from spectune.analysis.noise import equal_launch_logs, typical_frac
+from spectune.analysis.words import listing, one_line, percent
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import Interrupted
 from spectune.hosts.facts import HostFacts
 from spectune.hosts.host import Host
-from spectune.report.noise import equal_launch_logs, typical_frac
-from spectune.report.words import listing, one_line, percent
+from spectune.statistics.intervals import t_quantile
+from spectune.statistics.launches import mean_var
 
 BUSY_SHARE = 0.1
 """Of the cores that a server may use: others that use more are named, and waited for."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from spectune.analysis.words import seconds
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial
-from spectune.report.words import seconds
 
 FRESH_S = 120.0
 """A launch of plain decoding that ended last of all and no longer ago still stands beside the next arm."""

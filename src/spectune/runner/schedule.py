@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from spectune.analysis.observations import observations
+from spectune.analysis.summary import summarize
 from spectune.domain.arm import Arm
 from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
-from spectune.domain.prediction_observation import Observation
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial, num_launches
 from spectune.hosts.facts import ServerStatus
-from spectune.report.observed import observations
-from spectune.report.summary import summarize
+from spectune.models.observation import Observation
 from spectune.runner.estimate import estimate
 from spectune.runner.events import TrialStart
 from spectune.runner.hypotheses import hypothesis_for, soak_hypothesis

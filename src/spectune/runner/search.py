@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from spectune.analysis.observations import observations
+from spectune.analysis.precision import repetitions_of
 from spectune.domain.arm import Arm
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial
-from spectune.report.observed import observations
-from spectune.report.precision import repetitions_of
 from spectune.runner.estimate import cost_of_trial
 from spectune.runner.lanes import Lane, next_baseline
 from spectune.runner.precision import launch_for_precision, spent

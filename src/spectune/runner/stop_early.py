@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from spectune.analysis.pooling import end_to_end, speed_by_prompt
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import RequestRecord
-from spectune.domain.statistics_sequential import (
+from spectune.domain.study import PlannedTrial, Study
+from spectune.domain.trial import EarlyEnd, Trial
+from spectune.statistics.sequential import (
     Expected,
     PooledNoise,
     Verdict,
@@ -18,9 +21,6 @@ from spectune.domain.statistics_sequential import (
     pool_noise,
     standard_error,
 )
-from spectune.domain.study import PlannedTrial, Study
-from spectune.domain.trial import EarlyEnd, Trial
-from spectune.report.pooling import end_to_end, speed_by_prompt
 
 EndsEarly = Callable[[Sequence[RequestRecord]], EarlyEnd | None]
 """Given the requests of the first load point that have ended: why to end there, or ``None``."""

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
-from spectune.domain.cost_model import launch_log_sd
+from spectune.analysis.noise import describe_equal_launches
+from spectune.analysis.pooling import speed_by_prompt
 from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import LoadResult
-from spectune.domain.statistics import SpeedSample
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial
 from spectune.embedded.models import fetch_embedded_target, resolve_model
@@ -22,8 +22,7 @@ from spectune.engines.registry import adapter_for
 from spectune.errors import EnvironmentFailed, Interrupted
 from spectune.hosts.choose import LOCAL
 from spectune.hosts.host import Host
-from spectune.report.noise import describe_equal_launches
-from spectune.report.pooling import speed_by_prompt
+from spectune.models.speed import launch_log_sd
 from spectune.report.write import write_reports
 from spectune.runner.abort import Aborted, unless_aborted
 from spectune.runner.continues import check_same_workload
@@ -48,6 +47,7 @@ from spectune.runner.search import search_estimate
 from spectune.runner.stop_early import stop_rule
 from spectune.runner.trial import TrialTask, run_trial
 from spectune.server.lifecycle import to_the_end
+from spectune.statistics.intervals import SpeedSample
 from spectune.store.abort import forget_abort
 from spectune.store.study_dir import StudyDir
 

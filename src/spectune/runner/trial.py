@@ -31,12 +31,12 @@ from spectune.report.vllm_result import vllm_bench_result
 from spectune.runner.abort import ABORTED, Aborted, unless_aborted
 from spectune.runner.events import Watcher
 from spectune.runner.launch import Kept, ModelPaths, Place, end_kept, prepare_launch
+from spectune.runner.log_findings import findings_of_own_log
 from spectune.runner.measure import Measured, Measurement
 from spectune.runner.optional_flags import unknown_flag, without_flags
 from spectune.runner.order import block_of
-from spectune.runner.own_log import findings_of_own_log
+from spectune.runner.progress_file import Recorded
 from spectune.runner.rank_records import planned_ranks, rank_records
-from spectune.runner.recorded import Recorded
 from spectune.runner.soak import Soak
 from spectune.runner.stop_early import EndsEarly
 from spectune.server.lifecycle import Launched, ServerHandle, serve

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spectune.domain.prediction_shape import id_of
+from spectune.models.arm_shape import id_of
 from spectune.search.protocol import (
     ALL_ENDED,
     BASELINE_FAILED,

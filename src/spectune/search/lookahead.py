@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from spectune.domain.cost_model import JointSpeed
-from spectune.domain.prediction_estimate import normal_gain
+from spectune.models.speed import JointSpeed
+from spectune.statistics.estimate import normal_gain
 
 _LEVELS = ((0.02, 0.04), (0.10, 0.12), (0.27, 0.22), (0.50, 0.24), (0.73, 0.22), (0.90, 0.12), (0.98, 0.04))
 """Quantiles of the outcome with their weights: what is unlikely counts too, for it may be worth much."""

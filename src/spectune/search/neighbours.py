@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spectune.domain.arm import Arm, differing_factors
-from spectune.domain.prediction_shape import shape_of
+from spectune.models.arm_shape import shape_of
 
 _LENGTH = ("num_steps", "num_draft_tokens")
 

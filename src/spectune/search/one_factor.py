@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spectune.domain.arm import Arm, differing_factors
-from spectune.domain.cost_model import SpeedModel
-from spectune.domain.prediction_estimate import LogEstimate
-from spectune.domain.prediction_shape import id_of
+from spectune.models.arm_shape import id_of
+from spectune.models.speed import SpeedModel
 from spectune.search.neighbours import changed_knobs, is_neighbour
 from spectune.search.protocol import (
     BASELINE_FAILED,
@@ -24,6 +23,7 @@ from spectune.search.protocol import (
     imposed_next,
     split_baseline,
 )
+from spectune.statistics.estimate import LogEstimate
 
 
 @dataclass(frozen=True)

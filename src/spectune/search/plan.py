@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spectune.domain.arm import Arm
-from spectune.domain.cost_model import DEFAULT_LAUNCH_LOG_SD
-from spectune.domain.prediction_shape import id_of
 from spectune.errors import BadInput
+from spectune.models.arm_shape import id_of
+from spectune.models.speed import DEFAULT_LAUNCH_LOG_SD
 from spectune.search.grid import Grid
 from spectune.search.one_factor import OneFactor
 from spectune.search.predict import Predict

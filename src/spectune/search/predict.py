@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from spectune.domain.arm import Arm
-from spectune.domain.cost_model import DEFAULT_LAUNCH_LOG_SD, SpeedModel
-from spectune.domain.prediction_estimate import LogEstimate
-from spectune.domain.prediction_shape import id_of, shape_of
+from spectune.models.arm_shape import id_of, shape_of
+from spectune.models.speed import DEFAULT_LAUNCH_LOG_SD, SpeedModel
 from spectune.search.lookahead import worth_of_looking
 from spectune.search.neighbours import neighbours
 from spectune.search.probe import FIRST_SHARE, first_probe
@@ -37,6 +36,7 @@ from spectune.search.protocol import (
     imposed_next,
     split_baseline,
 )
+from spectune.statistics.estimate import LogEstimate
 
 _MOST_LOOKED, _MOST_ARMS = 8, 12
 """Arms weighed as the next launch, and as the one after it: those with the best expected gain."""

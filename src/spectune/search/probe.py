@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from spectune.domain.arm import Arm
-from spectune.domain.prediction_shape import arm_facts, shape_of
+from spectune.models.arm_shape import arm_facts, shape_of
 
 FIRST_SHARE = 0.625
 """Length of the first chain, of the longest: shorter ones follow, longer ones are near, a cliff lies on one side."""

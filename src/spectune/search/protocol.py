@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from spectune.domain.arm import Arm
-from spectune.domain.prediction_estimate import LogEstimate
-from spectune.domain.prediction_observation import Observation
-from spectune.domain.prediction_shape import id_of, launch_of
+from spectune.models.arm_shape import id_of, launch_of
+from spectune.models.observation import Observation
+from spectune.statistics.estimate import LogEstimate
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spectune.engines.bodies import as_dict, as_str, first_model_id
+from spectune.engines.json_bodies import as_dict, as_str, first_model_id
 from spectune.errors import EnvironmentFailed, TransportError
 from spectune.transport import HttpClient, Response
 

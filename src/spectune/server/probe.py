@@ -8,7 +8,7 @@ from typing import Any
 from spectune.domain.trial import ServerFacts
 from spectune.domain.workload import Sampling
 from spectune.engines.adapter import EngineAdapter
-from spectune.engines.bodies import as_dict, as_int, first_model_id
+from spectune.engines.json_bodies import as_dict, as_int, first_model_id
 from spectune.errors import TransportError
 from spectune.transport import HttpClient
 

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Callable
 
 from spectune.engines.adapter import EngineAdapter
-from spectune.engines.causes import is_fatal, is_hang_report
-from spectune.engines.progress import progress_in
+from spectune.engines.death_causes import is_fatal, is_hang_report
+from spectune.engines.progress_bars import progress_in
 from spectune.errors import EnvironmentFailed, HostUnreachable, ServerStuck, SpectuneError
 from spectune.hosts.facts import Vitals
 from spectune.hosts.supervised import SupervisedServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spectune.report.words import visible
+from spectune.analysis.words import visible
 from spectune.store.record_file import open_file
 
 READ_BYTES = 1 << 16

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from spectune.analysis.records import StudySummary
+from spectune.analysis.summary import summarize
+from spectune.analysis.words import one_line, times
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
 from spectune.errors import BadInput
 from spectune.exchange.listing import is_running
-from spectune.report.records import StudySummary
-from spectune.report.summary import summarize
-from spectune.report.words import one_line, times
 from spectune.runner.estimate import estimate
 from spectune.runner.search import search_estimate
 from spectune.store.abort import ask_to_abort, is_abort_asked

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from spectune.bench.answer import well_formed
-from spectune.engines.bodies import as_dict, as_int, as_str, token_list
+from spectune.engines.json_bodies import as_dict, as_int, as_str, token_list
 from spectune.errors import BadInput, TransportError
 from spectune.transport import HttpClient
 

@@ -1,0 +1,254 @@
+"""A server command as people paste it -> engine, flags, models and knobs. Nothing is ever run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from spectune.domain.arm import Knobs
+from spectune.domain.machine import Machine
+from spectune.domain.secrets import redact_argv
+from spectune.engines.registry import adapter_for
+from spectune.errors import BadInput
+from spectune.preflight.command.arguments import Arguments, FlagText, read_arguments
+from spectune.preflight.command.config_file import config_words
+from spectune.preflight.command.launch import UNDERSTOOD, Container, Launch, find_launch
+from spectune.preflight.command.text import SimpleCommand, known, read_text, shown
+from spectune.preflight.flags.speculative import guessed_method, speculation_of
+from spectune.preflight.flags.table import FlagTable, table_for
+from spectune.preflight.situation import EngineVersion, Situation
+
+_LLAMA_ENV = {
+    "LLAMA_ARG_MODEL": "model",
+    "LLAMA_ARG_HF_REPO": "hf-repo",
+    "LLAMA_ARG_CTX_SIZE": "ctx-size",
+    "LLAMA_ARG_N_PARALLEL": "parallel",
+    "LLAMA_ARG_HOST": "host",
+    "LLAMA_ARG_PORT": "port",
+    "LLAMA_ARG_N_GPU_LAYERS": "gpu-layers",
+    "LLAMA_ARG_N_GPU_LAYERS_DRAFT": "spec-draft-ngl",
+    "LLAMA_ARG_SPEC_TYPE": "spec-type",
+    "LLAMA_ARG_SPEC_DRAFT_MODEL": "spec-draft-model",
+    "LLAMA_ARG_SPEC_DRAFT_HF_REPO": "spec-draft-hf",
+    "LLAMA_ARG_SPEC_DRAFT_N_MAX": "spec-draft-n-max",
+    "LLAMA_ARG_SPEC_DRAFT_N_MIN": "spec-draft-n-min",
+    "LLAMA_ARG_SPEC_DRAFT_P_MIN": "spec-draft-p-min",
+    "LLAMA_ARG_SPEC_SYNTH_LEN": "spec-synth-len",
+    "LLAMA_ARG_SPEC_SYNTH_RATES": "spec-synth-rates",
+    "LLAMA_API_KEY": "api-key",
+}
+"""llama-server reads flags from variables too; a flag on the command line wins."""
+
+_TARGET = {
+    "sglang": ("model-path",),
+    "vllm": ("model",),
+    "llamacpp": ("model", "hf-repo", "model-url", "docker-repo"),
+}
+_DRAFT = {
+    "sglang": ("speculative-draft-model-path",),
+    "vllm": ("spec-model",),
+    "llamacpp": ("spec-draft-model", "spec-draft-hf"),
+}
+
+
+@dataclass(frozen=True)
+class ReadCommand:
+    """One server command, understood."""
+
+    engine: str
+    program: str
+    """``vllm serve``, ``python3 -m sglang.launch_server``, ``llama-server``."""
+    argv: tuple[str, ...]
+    """The server's own words, a ``--config`` file's put in."""
+    flags: Mapping[str, FlagText]
+    env: Mapping[str, str]
+    target: str | None
+    """As written: a folder, a file or a hub id."""
+    draft: str | None
+    knobs: Knobs
+    arguments: Arguments
+    """Faults of form, for ``flags_form``."""
+    python: str | None = None
+    executable: str | None = None
+    container: Container | None = None
+    version_hint: str | None = None
+    """A version in the image's tag."""
+    lost_lines: tuple[str, ...] = ()
+    """Lines of flags behind the command that a shell would not pass to it."""
+    other_servers: tuple[str, ...] = ()
+    """Further server commands in the same text, not read."""
+    not_read: tuple[str, ...] = ()
+    """What could not be looked at: files that are not here, variables of a shell."""
+
+    def situation(
+        self,
+        version: EngineVersion,
+        *,
+        subject: str | None = None,
+        target: Any = None,
+        draft: Any = None,
+        machine: Machine | None = None,
+        max_concurrency: int | None = None,
+        max_prompt_tokens: int | None = None,
+        max_tokens: int | None = None,
+    ) -> Situation:
+        """What the rules look at."""
+        return Situation(
+            subject=subject or self.program,
+            engine=self.engine,
+            version=version,
+            flags=self.flags,
+            knobs=self.knobs,
+            env=self.env,
+            target=target,
+            draft=draft,
+            machine=machine,
+            max_concurrency=max_concurrency,
+            max_prompt_tokens=max_prompt_tokens,
+            max_tokens=max_tokens,
+        )
+
+
+def read_command(
+    words: Sequence[str] | str, *, env: Mapping[str, str] | None = None, engine_version: str | None = None
+) -> ReadCommand:
+    """The command of ``words`` (an argument list, or one pasted text).
+
+    Raises ``BadInput`` if no server that is known would be started.
+    """
+    commands = _commands(words)
+    found: list[tuple[int, Launch]] = []
+    for position, command in enumerate(commands):
+        launch = find_launch(command.words, {**(env or {}), **command.env})
+        if launch is not None:
+            found.append((position, launch))
+    if not found:
+        raise BadInput(_not_understood(commands))
+    position, launch = found[0]
+    read = _read_launch(launch, engine_version)
+    return replace(
+        read,
+        lost_lines=_lost_lines(commands[position + 1 :]),
+        other_servers=tuple(other.program for _, other in found[1:]),
+    )
+
+
+def _commands(words: Sequence[str] | str) -> tuple[SimpleCommand, ...]:
+    if isinstance(words, str):
+        return read_text(words)
+    if len(words) == 1:
+        return read_text(words[0])
+    return (SimpleCommand(tuple(words)),)
+
+
+def _lost_lines(commands: Sequence[SimpleCommand]) -> tuple[str, ...]:
+    lost = []
+    for command in commands:
+        if not command.words[0].startswith("-"):
+            break
+        lost.append(" ".join(redact_argv([shown(word) for word in command.words])))
+    return tuple(lost)
+
+
+def _not_understood(commands: Sequence[SimpleCommand]) -> str:
+    if not commands:
+        return f"command: empty; give one of: {UNDERSTOOD}"
+    first = " ".join(redact_argv([shown(word) for word in commands[0].words]))
+    return (
+        f"command: {first[:80]}{' ...' if len(first) > 80 else ''}: no server that is known; "
+        f"understood: {UNDERSTOOD}"
+    )
+
+
+def _read_launch(launch: Launch, engine_version: str | None) -> ReadCommand:
+    table = table_for(launch.engine, engine_version or launch.version_hint)
+    not_read = [f"--env-file {name}: not read" for name in _env_files(launch)]
+    argv = _with_config_file(list(launch.argv), table, not_read, vllm_serve=launch.positional_model)
+    arguments = read_arguments(argv, table, positional_model=launch.positional_model)
+    flags = dict(arguments.flags)
+    if launch.positional_model and arguments.model is not None:
+        flags["model"] = arguments.model
+    env = {name: shown(value) for name, value in launch.env.items()}
+    if launch.engine == "llamacpp":
+        for variable, name in _LLAMA_ENV.items():
+            if variable in env:
+                flags.setdefault(name, env[variable] if known(launch.env[variable]) else None)
+    not_read += [f"--{name}: its value is a shell's ({name} not checked)" for name in _unresolved(flags)]
+    speculation = speculation_of(flags) if launch.engine == "vllm" else None
+    draft = first_text(flags, _DRAFT[launch.engine])
+    if draft is None and speculation is not None and isinstance(speculation.get("model"), str):
+        draft = speculation["model"]
+    return ReadCommand(
+        engine=launch.engine,
+        program=launch.program,
+        argv=tuple(map(shown, argv)),
+        flags=flags,
+        env=env,
+        target=first_text(flags, _TARGET[launch.engine]),
+        draft=draft,
+        knobs=read_knobs(launch.engine, flags),
+        arguments=arguments,
+        python=launch.python,
+        executable=launch.executable,
+        container=launch.container,
+        version_hint=launch.version_hint,
+        not_read=tuple(not_read),
+    )
+
+
+def _env_files(launch: Launch) -> tuple[str, ...]:
+    return launch.container.env_files if launch.container else ()
+
+
+def _unresolved(flags: Mapping[str, FlagText]) -> list[str]:
+    return [name for name, value in flags.items() if value is None]
+
+
+def _with_config_file(
+    argv: list[str], table: FlagTable, not_read: list[str], *, vllm_serve: bool
+) -> list[str]:
+    """``argv`` with the words of its ``--config`` file in front, so that later ones win."""
+    if table.engine == "llamacpp":
+        return argv
+    for position, word in enumerate(argv):
+        name, equals, path = word.partition("=")
+        if name != "--config" or (equals and table.engine == "vllm"):
+            continue
+        if not equals:
+            path = argv[position + 1] if position + 1 < len(argv) else ""
+        words = config_words(shown(path), table) if path else None
+        if words is None:
+            not_read.append(f"--config {shown(path)}: not on this machine, so its flags are not checked")
+            return argv
+        rest = argv[:position] + argv[position + (1 if equals else 2) :]
+        model_first = vllm_serve and rest[:1] and not rest[0].startswith("-")
+        return [*rest[:1], *words, *rest[1:]] if model_first else [*words, *rest]
+    return argv
+
+
+def first_text(flags: Mapping[str, FlagText], names: Sequence[str]) -> str | None:
+    """The first of ``names`` that has a value."""
+    return next((value for name in names if isinstance(value := flags.get(name), str)), None)
+
+
+def read_knobs(engine: str, flags: Mapping[str, FlagText]) -> Knobs:
+    """The flags in neutral words, through the engine's adapter. Numbers no engine could use are left out."""
+    argv: list[str] = []
+    for name, value in flags.items():
+        if value is True:
+            argv.append(f"--{name}")
+        elif isinstance(value, str) and name != "speculative-config":
+            too_small = name.startswith("spec") and value.lstrip("-").isdecimal() and int(value) < 1
+            argv += [] if too_small else [f"--{name}={value}"]
+    speculation = speculation_of(flags) if engine == "vllm" else None
+    if speculation:
+        speculation.setdefault("method", guessed_method(speculation) or "draft_model")
+        argv.append(f"--speculative-config={json.dumps(speculation)}")
+    try:
+        return adapter_for(engine).read_flags(argv)
+    except (ValidationError, TypeError, ValueError):
+        return Knobs()  # the value itself is a finding of the rules
