@@ -124,7 +124,7 @@ engines: install
 	@echo "== real engines, outside the repository"
 	$(PYTHON) tools/engines/install.py vllm sglang
 	@echo "== the models they serve in the tests"
-	$(BIN)/python -c 'from spectune.embedded import models; models.fetch_embedded_target(models.data_home())'
+	$(BIN)/python -c 'from spectune.embedded.models import fetch_embedded_target; from spectune.home import data_home; fetch_embedded_target(data_home())'
 	$(PYTHON) tools/engines/install.py models
 	@echo "== each serves the shipped EAGLE-3 draft"
 	$(PYTHON) tools/engines/install.py proof

@@ -34,7 +34,7 @@ from typing import Any
 import pyarrow.parquet as parquet
 from ray_study import Groups
 
-from spectune.embedded.models import data_home
+from spectune.home import data_home
 
 ENGINES = {
     "llamacpp": "engine: {name: llamacpp, flags: {threads: 1}}\ntarget: smollm2-135m-instruct\n",

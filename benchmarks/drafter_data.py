@@ -33,7 +33,8 @@ from spectune.drafter.data.plan_records import DataSampling, PlanRequest
 from spectune.drafter.data.regenerate import regenerate
 from spectune.drafter.data.request import DataRequest
 from spectune.drafter.data.sources import PromptSource
-from spectune.embedded.models import TARGET, data_home
+from spectune.embedded.models import TARGET
+from spectune.home import data_home
 from spectune.hosts.choose import host_called
 from spectune.runner.launch import serve_arm
 from spectune.runner.plan import resolve_study

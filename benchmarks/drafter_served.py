@@ -29,7 +29,8 @@ import yaml
 
 from spectune.bench.prompts import builtin_prompts
 from spectune.domain.acceptance import AcceptanceCounts
-from spectune.embedded.models import DRAFT, TARGET, data_home, draft_folder, resolve_model
+from spectune.embedded.models import DRAFT, TARGET, draft_folder, resolve_model
+from spectune.home import data_home
 from spectune.statistics.intervals import acceptance_length_interval
 
 TOLERANCE = 0.05

@@ -24,7 +24,7 @@ from faults_serving import (
 from faults_table import Seen, expect, fault
 from faults_tree import only_status
 
-from spectune.embedded.models import data_home
+from spectune.home import data_home
 from spectune.hosts.supervisor import free_ports, port_owner
 from spectune.server.lifecycle import ServerHandle
 

@@ -13,10 +13,11 @@ from faults_place import MARK, Place
 from faults_table import Unexpected, expect
 
 from spectune.domain.trial import StopProof
-from spectune.embedded.models import data_home, fetch_embedded_target
+from spectune.embedded.models import fetch_embedded_target
 from spectune.engines.adapter import Command
 from spectune.engines.registry import adapter_for
 from spectune.errors import EnvironmentFailed, ServerDied
+from spectune.home import data_home
 from spectune.hosts.local import local_host
 from spectune.server.lifecycle import Launched, LaunchPlan, Limits, ServerHandle, serve
 from spectune.server.phases import PhaseClock

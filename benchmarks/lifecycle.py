@@ -28,9 +28,10 @@ from typing import Any
 import psutil
 
 from spectune.domain.arm import Arm, Knobs
-from spectune.embedded.models import data_home, resolve_model
+from spectune.embedded.models import resolve_model
 from spectune.engines.adapter import EngineSetup, Launch
 from spectune.engines.registry import adapter_for
+from spectune.home import data_home
 from spectune.hosts.local import local_host
 from spectune.hosts.supervisor import MARKER
 from spectune.server.lifecycle import Launched, LaunchPlan, Limits, serve

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spectune.embedded.models import data_home
+from spectune.home import data_home
 
 NODES = ("a", "b", "c", "d")
 PERIOD_US = 20_000

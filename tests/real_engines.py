@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spectune.embedded.models import data_home
+from spectune.home import data_home
 
 _INSTALL = Path(__file__).parent.parent / "tools" / "engines" / "install.py"
 

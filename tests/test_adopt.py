@@ -16,9 +16,10 @@ import pytest
 
 from spectune.cli.main import main
 from spectune.domain.arm import Arm, FlagValue, Knobs
-from spectune.embedded.models import data_home, draft_folder, fetch_embedded_target
+from spectune.embedded.models import draft_folder, fetch_embedded_target
 from spectune.engines.adapter import Command, EngineSetup, Launch
 from spectune.engines.registry import adapter_for
+from spectune.home import data_home
 from spectune.runner.adopt import Answers, command_behind, differences
 
 RECORDED = Path(__file__).parent / "recorded"

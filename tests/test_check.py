@@ -15,8 +15,8 @@ from spectune.check.check import CheckResult, check_command, check_study
 from spectune.check.sources import Sources
 from spectune.cli.main import main
 from spectune.domain.machine import Machine
-from spectune.embedded.models import data_home
 from spectune.errors import BadInput
+from spectune.home import data_home
 from spectune.hosts.facts import Gpu
 from spectune.preflight.versions import ask_installed
 from spectune.runner.plan import resolve_study

@@ -17,7 +17,7 @@ import pytest
 
 from spectune.cluster.data_server import for_streams
 from spectune.domain.machine import Machine
-from spectune.embedded.models import data_home
+from spectune.home import data_home
 from spectune.hosts.supervisor import MARKER
 from spectune.runner.plan import resolve_study
 from spectune.study_file.load import load_study_file

@@ -14,8 +14,8 @@ import pytest
 from spectune.cli.drafter.demo import DemoSize
 from spectune.cli.drafter.demo_report import demo_sections, write_demo_report
 from spectune.cli.main import main
-from spectune.embedded.models import data_home
 from spectune.errors import BadInput
+from spectune.home import data_home
 
 
 def interval(value: float, half: float) -> dict[str, Any]:

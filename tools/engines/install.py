@@ -35,8 +35,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "src"))
 from proof import NoProof, prove  # noqa: E402
 
-from spectune.embedded.models import TARGET, data_home, fetch_embedded_target  # noqa: E402
+from spectune.embedded.models import TARGET, fetch_embedded_target  # noqa: E402
 from spectune.errors import EnvironmentFailed  # noqa: E402
+from spectune.home import data_home  # noqa: E402
 
 SGLANG_FILES = HERE / "sglang_cpu"
 MARKER = "spectune-engine.json"

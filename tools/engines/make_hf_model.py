@@ -21,8 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 from spectune.drafter.export.hf_form import write_hf_form
-from spectune.embedded.models import TARGET, data_home, embedded_target_path
+from spectune.embedded.models import TARGET, embedded_target_path
 from spectune.errors import SpectuneError
+from spectune.home import data_home
 from spectune.store.replacing import replace_folder
 
 

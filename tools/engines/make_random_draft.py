@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
-from spectune.embedded.models import TARGET, data_home, embedded_target_path
+from spectune.embedded.models import TARGET, embedded_target_path
+from spectune.home import data_home
 from spectune.store.replacing import replace_folder
 
 NUM_AUX_LAYERS = 3

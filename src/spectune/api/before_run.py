@@ -22,10 +22,10 @@ from spectune.domain.machine import Machine
 from spectune.domain.secrets import redact_argv, redact_env
 from spectune.domain.study import Study
 from spectune.domain.trial import num_launches
-from spectune.embedded.models import data_home
 from spectune.engines.adapter import Command
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, CheckRefused
+from spectune.home import data_home
 from spectune.hosts.choose import LOCAL
 from spectune.hosts.machine_facts import read_machine
 from spectune.runner.estimate import estimate

@@ -19,8 +19,8 @@ from spectune.domain.findings import Finding
 from spectune.domain.machine import Machine
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
-from spectune.embedded.models import data_home
 from spectune.findings.catalogue import check_codes
+from spectune.home import data_home
 from spectune.hosts.choose import LOCAL, host_called
 from spectune.hosts.machine_facts import read_machine
 from spectune.runner.continues import check_continues, continued

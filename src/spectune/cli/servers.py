@@ -18,10 +18,10 @@ from spectune.cluster.machine import machine_of
 from spectune.domain.arm import Arm
 from spectune.domain.study import Study
 from spectune.domain.trial import StopProof
-from spectune.embedded.models import data_home
 from spectune.engines.adapter import Command
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
+from spectune.home import data_home
 from spectune.hosts.choose import LOCAL, host_called
 from spectune.hosts.facts import ServerStatus
 from spectune.hosts.host import Host, new_server_id

@@ -22,8 +22,8 @@ from spectune.cluster.worker import (
     undo_variables_of_ray,
 )
 from spectune.domain.study import Study
-from spectune.embedded.models import data_home
 from spectune.errors import EnvironmentFailed, SpectuneError, TeardownUnproven
+from spectune.home import data_home
 from spectune.hosts.local import local_host
 from spectune.runner.launch import FollowerPlace, ModelPaths, end_servers_of
 from spectune.runner.ports import PortPool

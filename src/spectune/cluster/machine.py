@@ -7,8 +7,8 @@ import asyncio
 from spectune.cluster.ray_cluster import Cluster, Node, bundle_words, cluster_called, largest_kind
 from spectune.domain.machine import Machine
 from spectune.domain.study import ClusterSettings
-from spectune.embedded.models import data_home
 from spectune.errors import EnvironmentFailed, NodeLost
+from spectune.home import data_home
 from spectune.hosts.choose import LOCAL, host_called, is_cluster
 from spectune.hosts.machine_facts import read_machine
 

@@ -30,8 +30,8 @@ from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.study import Study
 from spectune.domain.trial import Trial
-from spectune.embedded.models import data_home
 from spectune.errors import EnvironmentFailed, NodeLost, SpectuneError, TeardownUnproven
+from spectune.home import data_home
 from spectune.hosts.local import local_host
 from spectune.runner.events import TrialStart
 from spectune.runner.launch import (

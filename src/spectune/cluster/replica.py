@@ -35,9 +35,9 @@ from spectune.drafter.data.chat_encoder import TokenizerEncoder
 from spectune.drafter.data.plan_records import DataSampling, PlannedPrompt
 from spectune.drafter.data.request import Served
 from spectune.drafter.data.samples import Conversation
-from spectune.embedded.models import data_home
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput, EnvironmentFailed, NodeLost, SpectuneError, TeardownUnproven
+from spectune.home import data_home
 from spectune.hosts.local import local_host
 from spectune.runner.launch import ModelPaths
 from spectune.runner.trial import is_not_the_arms_fault

@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from spectune.domain.study import Study
-from spectune.embedded.models import data_home, resolve_model
+from spectune.embedded.models import resolve_model
 from spectune.engines.registry import adapter_for
+from spectune.home import data_home
 from spectune.hosts.host import Host
 from spectune.runner.launch import ModelPaths
 from spectune.server.lifecycle import end_server

@@ -58,16 +58,6 @@ SMOLLM2 = Published(
 )
 
 
-def data_home() -> Path:
-    """Where what outlives a study is kept: ``SPECTUNE_HOME``, else the platform's user data folder."""
-    if own := os.environ.get("SPECTUNE_HOME"):
-        return Path(own).expanduser().absolute()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "spectune"
-    base = Path(os.environ.get("XDG_DATA_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".local" / "share") / "spectune"
-
-
 def embedded_target_path(home: Path) -> Path:
     """Where ``fetch_embedded_target`` puts the model, present or not."""
     return home / "models" / TARGET / SMOLLM2.file_name

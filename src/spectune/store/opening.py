@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from spectune.domain.study import Study
-from spectune.embedded.models import data_home
 from spectune.errors import BadInput, EnvironmentFailed
+from spectune.home import data_home
 from spectune.store.objects import ObjectStore
 from spectune.store.places import Bucket, place_of
 from spectune.store.shared import (

@@ -24,9 +24,10 @@ from spectune.cli.drafter.demo_report import demo_sections, print_sections, writ
 from spectune.cli.output import say, show_json
 from spectune.drafter.data.plan import planned_prompts, read_plan
 from spectune.drafter.extra import needed
-from spectune.embedded.models import TARGET, data_home, fetch_embedded_target
+from spectune.embedded.models import TARGET, fetch_embedded_target
 from spectune.engines.flags import flag_args
 from spectune.errors import BadInput
+from spectune.home import data_home
 from spectune.store.replacing import check_replaceable
 from spectune.store.study_dir import write_atomically
 

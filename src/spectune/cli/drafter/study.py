@@ -18,8 +18,8 @@ from spectune.domain.study import Study
 from spectune.drafter.data.manifest import Manifest
 from spectune.drafter.data.regenerate import DataRun, make_data_set, regenerate_from
 from spectune.drafter.data.request import DataRequest
-from spectune.embedded.models import data_home
 from spectune.errors import BadInput
+from spectune.home import data_home
 from spectune.hosts.choose import LOCAL, host_called, is_cluster
 from spectune.runner.launch import arm_called
 from spectune.runner.plan import resolve_study
