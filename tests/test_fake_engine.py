@@ -330,7 +330,7 @@ def test_a_command_reads_back_as_its_knobs(method: str) -> None:
     assert ADAPTER.read_flags(command.argv) == knobs
     assert command.env == {"A": "1"}
     text = " ".join(command.argv)
-    assert re.search(r"-m spectune\.engines\.fake_server .*--port 1234 --model some/model", text)
+    assert re.search(r"-m spectune\.engines\.fake\.server .*--port 1234 --model some/model", text)
     assert text.endswith("--tokens-per-s 500.0 --ttft-s 0.25")
 
 

@@ -233,8 +233,8 @@ def sequence(folder: Path, name: str, where: str) -> dict[str, Any]:
             return outcome.reason
 
     with ExitStack() as doubles:
-        for module in ("study", "node"):
-            doubles.enter_context(mock.patch(f"spectune.runner.{module}.run_trial", made_up))
+        for module in ("runner.study", "cluster.node"):
+            doubles.enter_context(mock.patch(f"spectune.{module}.run_trial", made_up))
         doubles.enter_context(mock.patch("spectune.cluster.node.models_here", nothing_to_fetch))
         doubles.enter_context(mock.patch("spectune.runner.study.lacking_by_version", nothing_lacks))
         doubles.enter_context(mock.patch.dict("os.environ", {"SPECTUNE_HOME": str(folder / "home")}))

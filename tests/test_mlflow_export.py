@@ -21,7 +21,7 @@ from exchange_studies import K3, drawn, written
 from report_studies import failed
 
 from spectune.cli.main import main
-from spectune.exchange.exports.formats import mlflow as mlflow_export
+from spectune.exchange.exports import mlflow as mlflow_export
 from spectune.exchange.whole_study import LoadedStudy, load_study
 from spectune.store.study_dir import StudyDir, TrialDir
 
