@@ -22,6 +22,7 @@ from spectune.domain.acceptance import AcceptanceCounts, pool_counts
 from spectune.domain.measurement import AcceptanceSource, LoadResult, RequestRecord, ServerCounters
 from spectune.domain.steady import steady_span
 from spectune.domain.workload import LoadPoint, Prompt, Sampling, Workload
+from spectune.race import ends_before
 
 _LAG_SAMPLE_S = 0.1
 _FIRST_GAUGE_S, _MOST_GAUGE_S = 0.1, 3.0
@@ -233,15 +234,7 @@ def _foreign_tokens(
 
 async def _until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event | None) -> bool:
     """Runs ``work`` to its end, or until ``stop`` is set; true for the latter."""
-    task = asyncio.create_task(work)
-    waiter = asyncio.create_task(stop.wait() if stop is not None else asyncio.Event().wait())
-    try:
-        await asyncio.wait((task, waiter), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-            return False
-        return True
-    finally:
-        task.cancel()
-        waiter.cancel()
-        await asyncio.gather(task, waiter, return_exceptions=True)
+    if stop is None:
+        await work
+        return False
+    return not await ends_before(work, stop.wait())

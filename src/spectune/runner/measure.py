@@ -18,6 +18,7 @@ from spectune.domain.workload import LoadPoint, Workload, warmup_requests_at
 from spectune.engines.adapter import EngineAdapter
 from spectune.errors import EnvironmentFailed, TransportError
 from spectune.hosts.supervised import SupervisedServer
+from spectune.race import ends_before
 from spectune.runner.flush import flush_prefix_cache, refuse_leak
 from spectune.runner.stated_acceptance import LogPart, with_stated_acceptance
 from spectune.runner.stop_early import EndsEarly
@@ -165,15 +166,7 @@ class Measurement:
 
     async def _unless_cut(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs ``work`` to its end, or until the measurement is cut."""
-        working, cut = asyncio.ensure_future(work), asyncio.ensure_future(self._cut.wait())
-        try:
-            await asyncio.wait((working, cut), return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                working.result()
-        finally:
-            for task in (working, cut):
-                task.cancel()
-            await asyncio.gather(working, cut, return_exceptions=True)
+        await ends_before(work, self._cut.wait())
 
     async def _cut_on_drop(self) -> None:
         if self._link is None:

@@ -11,6 +11,7 @@ from spectune.bench.client import StreamingClient
 from spectune.domain.measurement import RequestRecord
 from spectune.domain.trial import SoakResult
 from spectune.domain.workload import Workload
+from spectune.race import ends_before
 from spectune.runner.measure import Measured
 from spectune.transport import HttpClient
 
@@ -65,16 +66,10 @@ class Soak:
                     if any(not record.ok for record in records):
                         await asyncio.sleep(0.1)  # a server that refuses is not hammered
 
-            working = asyncio.gather(*(worker() for _ in range(self._num_workers())))
-            stopping = asyncio.ensure_future(self._stopped.wait())
-            try:
-                await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-                if working.done():
-                    working.result()
-            finally:
-                for task in (working, stopping):
-                    task.cancel()
-                await asyncio.gather(working, stopping, return_exceptions=True)
+            async def workers() -> None:
+                await asyncio.gather(*(worker() for _ in range(self._num_workers())))
+
+            await ends_before(workers(), self._stopped.wait())
 
     def result(self) -> SoakResult:
         """What was seen so far."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from spectune.errors import (
     ServerDied,
     TeardownUnproven,
 )
+from spectune.race import racing
 from spectune.report.vllm_result import vllm_bench_result
 from spectune.runner.abort import ABORTED, Aborted, unless_aborted
 from spectune.runner.events import Watcher
@@ -354,20 +354,12 @@ async def _soak(handle: ServerHandle, task: TrialTask, attempt: _Attempt) -> Non
 
 async def _until_done_or_lost(work: Measurement | Soak, handle: ServerHandle) -> None:
     """Runs ``work`` to its end; if the server is lost, stops it within moments and raises why."""
-    working = asyncio.create_task(work.run())
-    dying = asyncio.create_task(handle.died())
-    try:
-        await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
+    async with racing(work.run(), handle.died()) as (working, dying):
         if dying.done():
             work.stop()
             await asyncio.wait({working}, timeout=_LAST_RECORDS_S)
             raise dying.result()
         await working
-    finally:
-        for task in (working, dying):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, EnvironmentFailed):
-                await task
 
 
 def _phase_before_stop(clock: PhaseClock) -> str:

@@ -13,6 +13,7 @@ from spectune.drafter.data.plan_records import DataSampling, PlannedPrompt
 from spectune.drafter.data.request import Served
 from spectune.drafter.data.samples import Conversation, converse
 from spectune.errors import EnvironmentFailed, TransportError
+from spectune.race import racing
 
 _SILENT_TRIES = 4
 _FAILED_TRIES = 64
@@ -151,16 +152,10 @@ async def until_done_or_dead(work: Coroutine[Any, Any, None], served: Served) ->
     if served.died is None:
         await work
         return
-    working, dying = asyncio.create_task(work), asyncio.ensure_future(served.died())
-    try:
-        await asyncio.wait({working, dying}, return_when=asyncio.FIRST_COMPLETED)
+    async with racing(work, served.died()) as (working, dying):
         if working.done() and isinstance(working.exception(), EnvironmentFailed):
             # Requests fail before their process is gone: it is given a moment to show it.
             await asyncio.wait({dying}, timeout=_DEATH_WAIT_S)
         if dying.done() and not (working.done() and working.exception() is None):
             raise dying.result()
         await working
-    finally:
-        for task in (working, dying):
-            task.cancel()
-        await asyncio.gather(working, dying, return_exceptions=True)

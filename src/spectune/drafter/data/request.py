@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from spectune.drafter.data.journal import Tally
 from spectune.drafter.data.plan_records import PlanRequest
@@ -33,7 +34,7 @@ class Served:
     api_key: str | None = field(default=None, repr=False)
     command: tuple[str, ...] = ()
     """Redacted; empty if somebody else started it."""
-    died: Callable[[], Awaitable[Exception]] | None = None
+    died: Callable[[], Coroutine[Any, Any, Exception]] | None = None
     """Returns, as an error to raise, when the server can no longer be used; ``None``: nobody watches it."""
 
 

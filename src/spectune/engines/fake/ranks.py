@@ -8,6 +8,7 @@ import contextlib
 
 from spectune.engines.fake import faults as fake_faults
 from spectune.engines.fake.faults import say, stamp
+from spectune.race import ends_before
 
 _RETRY_S = 0.05
 
@@ -37,9 +38,7 @@ async def lead(options: argparse.Namespace, stop: asyncio.Event) -> bool:
 
     server = await asyncio.start_server(member, host.strip("[]"), int(port))
     say(f"waiting for {options.nnodes - 1} ranks at {options.head}")
-    told = asyncio.create_task(stop.wait())
-    waiting = asyncio.create_task(everybody.wait())
-    await asyncio.wait({told, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    await ends_before(everybody.wait(), stop.wait())
     if not stop.is_set():
         _held.append(server)
         return True
