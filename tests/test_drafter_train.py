@@ -110,7 +110,7 @@ def test_learning_eight_answers_by_heart_raises_their_acceptance_length(
 CHILD = """
 import json, sys
 from pathlib import Path
-from spectune.drafter import features, run_dir
+from spectune.drafter.train import features, run_dir
 from spectune.drafter.train.options import TrainOptions
 from spectune.drafter.train.trainer import Cadence, train
 
@@ -341,7 +341,7 @@ def test_a_corrupt_feature_shard_is_named_and_made_again_once_deleted(
 def test_a_cache_that_does_not_fit_the_disk_is_refused_before_the_target_runs(
     inputs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spectune.drafter.train.trainer import features
+    from spectune.drafter.train import features
 
     monkeypatch.setattr(features, "_FREE_BYTES_LEFT", 10**18)
     with pytest.raises(
