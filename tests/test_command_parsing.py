@@ -1,12 +1,14 @@
 """Commands as people paste them: what is read, and what is refused."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
 from spectune.preflight.command.reading import read_command
 from spectune.preflight.command.text import read_text
@@ -362,18 +364,13 @@ def test_versions_compare_by_number() -> None:
     assert is_older(None, "0.5.23") is None
 
 
-def test_the_installed_version_is_asked_of_the_very_interpreter() -> None:
+def test_the_installed_version_is_asked_of_the_very_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     import pydantic  # a distribution this interpreter has
 
-    from spectune.preflight import versions
-
-    original = dict(versions._DISTRIBUTIONS)
-    versions._DISTRIBUTIONS["vllm"] = ("no-such-distribution", "pydantic")
-    try:
-        assert ask_installed("vllm", python=sys.executable) == pydantic.VERSION
-    finally:
-        versions._DISTRIBUTIONS.clear()
-        versions._DISTRIBUTIONS.update(original)
+    adapter = adapter_for("vllm")
+    traits = replace(adapter.traits, distributions=("no-such-distribution", "pydantic"))
+    monkeypatch.setattr(adapter, "traits", traits)
+    assert ask_installed("vllm", python=sys.executable) == pydantic.VERSION
 
 
 def test_an_interpreter_that_is_not_there_says_nothing() -> None:

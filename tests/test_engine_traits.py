@@ -75,7 +75,11 @@ def test_the_methods_that_need_a_drafter_are_methods_of_the_engine(engine: str) 
 
 
 def test_titles_are_written_as_the_makers_write_them() -> None:
-    assert [title_of(name) for name in ENGINE_NAMES] == ["llama.cpp", "vLLM", "SGLang"]
+    assert {name: title_of(name) for name in ENGINE_NAMES} == {
+        "llamacpp": "llama.cpp",
+        "vllm": "vLLM",
+        "sglang": "SGLang",
+    }
     assert title_of("another") == "another"
 
 

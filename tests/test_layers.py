@@ -85,28 +85,19 @@ ENGINE_PLACES = ("engines/", "preflight/flags", "preflight/draft", "exchange/imp
 """Where an engine may be named; everybody else asks the engine's adapter or its traits."""
 NAMED_ELSEWHERE = {
     "cli/drafter/data_args.py": 3,
-    "cli/drafter/study.py": 1,
-    "diagnose/log/deaths.py": 2,
     "diagnose/live.py": 1,
     "diagnose/log/other_lines.py": 6,
     "diagnose/log/reader.py": 6,
-    "diagnose/rules/acceptance.py": 6,
-    "diagnose/rules/settings.py": 5,
     "diagnose/log/run_builder.py": 5,
     "diagnose/log/triggers.py": 14,
-    "drafter/data/answers.py": 4,
-    "drafter/engine_view.py": 6,
+    "diagnose/rules/acceptance.py": 6,
+    "diagnose/rules/settings.py": 5,
+    "drafter/data/answers.py": 1,
     "drafter/export/writer.py": 9,
-    "preflight/command/reading.py": 11,
     "preflight/command/arguments.py": 4,
-    "preflight/command/launch.py": 25,
-    "preflight/memory/fit.py": 3,
+    "preflight/command/reading.py": 2,
     "preflight/memory/estimate.py": 2,
-    "preflight/versions.py": 7,
-    "check/sources.py": 1,
-    "cluster/data_server.py": 1,
-    "runner/lanes.py": 1,
-    "server/detect.py": 3,
+    "preflight/memory/fit.py": 3,
 }
 """How often the files beyond those places still name an engine: a list that may only shrink."""
 

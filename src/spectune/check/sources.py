@@ -15,6 +15,7 @@ from spectune.checkpoints.read import read_checkpoint
 from spectune.domain.study import Study
 from spectune.embedded.models import DRAFT, TARGET, embedded_target_path, resolve_model
 from spectune.engines.adapter import ModelFormat
+from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
 from spectune.findings.catalogue import finding_kind
 from spectune.hosts.choose import LOCAL
@@ -77,7 +78,7 @@ class Sources:
         is_path = not HUB_ID.fullmatch(reference) or reference.endswith(".gguf")
         if not self.files_here and is_path:
             return _absent(reference, "on the study's host, not on this machine")
-        if engine == "llamacpp" and not Path(reference).expanduser().exists():
+        if adapter_for(engine).model_format == "gguf" and not Path(reference).expanduser().exists():
             return _absent(reference, "no such file on this machine (GGUF files are read from disk only)")
         try:
             return read_checkpoint(reference, network=self.network)

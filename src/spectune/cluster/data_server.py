@@ -12,6 +12,7 @@ from spectune.domain.study import Study
 from spectune.domain.workload import LoadPoint
 from spectune.drafter.data.request import OpenServer, Served
 from spectune.engines.flags import normalise
+from spectune.engines.registry import traits_for
 from spectune.hosts.host import Host
 from spectune.runner.launch import ModelPaths, serve_arm
 
@@ -27,7 +28,7 @@ def for_streams(study: Study, num_streams: int, *, context_tokens: int | None = 
     was = max(64 if load.shape == "open" else load.streams for load in study.workload.loads)
     workload = study.workload.model_copy(update={"loads": (LoadPoint.closed(num_streams),)})
     flags = dict(study.engine.flags)
-    if study.engine.name == "llamacpp":
+    if traits_for(study.engine.name).divides_context:
         for name, value in study.engine.flags.items():
             if normalise(name) == "ctx-size" and isinstance(value, int):
                 flags[name] = -(-value // was) * num_streams

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Literal
 
 from spectune.checkpoints.facts import CheckpointFacts
+from spectune.domain.arm import Arm, Knobs
 from spectune.domain.findings import Finding
 from spectune.domain.record import Record
-from spectune.engines.registry import adapter_for, title_of
+from spectune.engines.adapter import EngineSetup, Launch
+from spectune.engines.registry import ENGINE_NAMES, adapter_for, title_of, traits_for
 from spectune.preflight.command.reading import read_command
 from spectune.preflight.draft.family import identify
-from spectune.preflight.draft.method_names import method_flag
+from spectune.preflight.draft.method_names import drafting_method, method_flag
 from spectune.preflight.draft.rules import RULES
 from spectune.preflight.rules import judge
 from spectune.preflight.situation import EngineVersion
@@ -20,28 +21,6 @@ from spectune.preflight.situation import EngineVersion
 Verdict = Literal["fits", "doubts", "fails", "unknown", "other-form"]
 
 _K = 3
-_WORDS: dict[str, dict[str, str]] = {
-    "sglang": {
-        "eagle3": "EAGLE3",
-        "eagle": "EAGLE",
-        "standalone": "STANDALONE",
-        "mtp": "NEXTN",
-        "dflash": "DFLASH",
-    },
-    "vllm": {
-        "eagle3": "eagle3",
-        "eagle": "eagle",
-        "standalone": "draft_model",
-        "mtp": "mtp",
-        "dflash": "dflash",
-    },
-    "llamacpp": {
-        "eagle3": "draft-eagle3",
-        "standalone": "draft-simple",
-        "mtp": "draft-mtp",
-        "dflash": "draft-dflash",
-    },
-}
 _OFTEN_CONFUSED = {"eagle3": ("eagle",), "eagle": ("eagle3",), "standalone": ("eagle3",)}
 
 
@@ -71,7 +50,7 @@ def views_of(
     if family is None:
         return ()
     views = []
-    for engine in _WORDS:
+    for engine in ENGINE_NAMES:
         for asked in (family, *_OFTEN_CONFUSED.get(family, ())):
             view = engine_view(
                 draft,
@@ -96,7 +75,8 @@ def engine_view(
     own: bool = True,
 ) -> EngineView | None:
     """``None``: the engine has no such method."""
-    word = _WORDS[engine].get(family)
+    method = drafting_method(family)
+    word = traits_for(engine).methods.get(method)
     if word is None:
         return None
     view = EngineView(
@@ -112,7 +92,7 @@ def engine_view(
         form = "a GGUF file" if loads_gguf else "a folder with config.json and safetensors"
         note = f"{title_of(engine)} loads {form}: make one with `spectune drafter export`"
         return view.model_copy(update={"not_checked": (note,)})
-    read = read_command(_command(engine, word, draft.source, target.source if target else "TARGET"))
+    read = read_command(_command(engine, method, draft.source, target.source if target else "TARGET"))
     known = EngineVersion(version, "given" if version else "not given: the rules of the newest version known")
     judgement = judge(read.situation(known, subject=draft.source, target=target, draft=draft), RULES)
     severities = {finding.severity for finding in judgement.findings}
@@ -127,22 +107,16 @@ def engine_view(
     return view.model_copy(update=told)
 
 
-def _command(engine: str, word: str, draft: str, target: str) -> Sequence[str]:
-    if engine == "sglang":
-        return (
-            *(
-                "python",
-                "-m",
-                "sglang.launch_server",
-                "--model-path",
-                target,
-                "--speculative-algorithm",
-                word,
-            ),
-            *("--speculative-draft-model-path", draft, "--speculative-num-steps", str(_K)),
-            *("--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(_K + 1)),
-        )
-    if engine == "vllm":
-        config = {"method": word, "model": draft, "num_speculative_tokens": _K}
-        return ("vllm", "serve", target, "--speculative-config", json.dumps(config))
-    return ("llama-server", "-m", target, "-md", draft, "--spec-type", word, "--spec-draft-n-max", str(_K))
+def _command(engine: str, method: str, draft: str, target: str) -> Sequence[str]:
+    """What spectune would launch."""
+    adapter = adapter_for(engine)
+    launch = Launch(
+        arm=Arm(name=method, engine=engine, target=target, knobs=Knobs(method=method, num_draft_tokens=_K)),
+        setup=EngineSetup(name=engine),
+        host=adapter.traits.host,
+        port=adapter.traits.port,
+        target_path=target,
+        drafter_path=draft,
+        max_concurrency=1,
+    )
+    return adapter.command(launch).argv

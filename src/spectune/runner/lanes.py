@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from spectune.domain.study import PlannedTrial, Study
 from spectune.domain.trial import Trial, num_launches
+from spectune.engines.registry import traits_for
 from spectune.runner.order import block_of
 from spectune.runner.parallel import gpus_of_arm
 
@@ -114,7 +115,7 @@ def bundle_for(study: Study, resources: Mapping[str, float]) -> dict[str, float]
     gpus = settings.gpus
     if gpus is None:
         wanted = max(gpus_of_arm(arm, study) for arm in study.arms)
-        of_engine = study.engine.name == "llamacpp"
+        of_engine = traits_for(study.engine.name).parallel is None
         gpus = resources.get("GPU", 0.0) // share if of_engine else float(wanted)
     bundle = {"CPU": cpus, "GPU": gpus, **settings.resources}
     bundle = {name: amount for name, amount in bundle.items() if amount > 0}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spectune.engines.json_bodies import as_dict, as_str, first_model_id
+from spectune.engines.json_bodies import as_dict, first_model_id
+from spectune.engines.registry import launched_traits
 from spectune.errors import EnvironmentFailed, TransportError
 from spectune.transport import HttpClient, Response
 
@@ -12,14 +13,10 @@ from spectune.transport import HttpClient, Response
 async def detect_engine(http: HttpClient) -> str:
     """An engine's name, by what only it answers; ``openai`` if it is none of ours."""
     await _models(http)
-    props = as_dict(await _json(http, "/props"))
-    if "build_info" in props or "default_generation_settings" in props:
-        return "llamacpp"
-    if "speculative_algorithm" in as_dict(await _json(http, "/server_info")):
-        return "sglang"
-    version = as_str(as_dict(await _json(http, "/version")).get("version"))
-    if version is not None:
-        return "vllm"
+    for traits in launched_traits():
+        path, keys = traits.answers or ("", ())
+        if keys and as_dict(await _json(http, path)).keys() & set(keys):
+            return traits.name
     return "openai"
 
 

@@ -18,6 +18,7 @@ from spectune.domain.study import Study
 from spectune.drafter.data.manifest import Manifest
 from spectune.drafter.data.regenerate import DataRun, make_data_set, regenerate_from
 from spectune.drafter.data.request import DataRequest
+from spectune.engines.registry import traits_for
 from spectune.errors import BadInput
 from spectune.home import data_home
 from spectune.hosts.choose import LOCAL, host_called, is_cluster
@@ -26,8 +27,8 @@ from spectune.runner.plan import resolve_study
 from spectune.runner.study import fetch_models
 from spectune.study_file.load import load_study_file
 
-_STREAMS = {"llamacpp": 16}
-"""Requests in flight if not given: llama.cpp reserves the context of each of them."""
+_STREAMS = 16
+"""Requests in flight if not given, where the server reserves the context of each of them."""
 
 
 def data_through_study(
@@ -48,10 +49,8 @@ def data_through_study(
     study = resolve_study(spec, document, path=path.absolute(), machine=machine)
     arm = arm_called(study, args.arm)
     study = study.model_copy(update={"arms": (arm,)})
-    if args.concurrency is None:
-        request = dataclasses.replace(
-            request, concurrency=_STREAMS.get(study.engine.name, request.concurrency)
-        )
+    if args.concurrency is None and traits_for(study.engine.name).divides_context:
+        request = dataclasses.replace(request, concurrency=_STREAMS)
     study = for_streams(study, request.concurrency, context_tokens=args.context)
     options = {"target_name": arm.target, **options}
     if args.replicas is None:

@@ -149,7 +149,7 @@ def cause_of(tail: Sequence[str], *, engine: str | None) -> Cause | None:
     """The first reason in the log's last lines that is known, else the last exception."""
     if certain := _first(KNOWN, tail):
         return certain
-    engines = (engine,) if engine in ENGINE_NAMES else ("sglang", "vllm")
+    engines = (engine,) if engine in ENGINE_NAMES else ENGINE_NAMES
     found_cause = next((cause for e in engines if (cause := adapter_for(e).cause_of_death(tail))), None)
     if found_cause is not None and found_cause.remedy is not None:
         return found_cause

@@ -13,17 +13,12 @@ from typing import Any, Protocol
 
 from spectune.bench.answer import well_formed
 from spectune.engines.json_bodies import as_dict, as_int, as_str, token_list
+from spectune.engines.registry import traits_for
 from spectune.errors import BadInput, TransportError
 from spectune.transport import HttpClient
 
 Message = dict[str, str]
 
-_ID_FIELDS: dict[str, dict[str, Any]] = {
-    "vllm": {"return_token_ids": True},
-    "sglang": {"return_token_ids": True},
-    "llamacpp": {"return_tokens": True, "verbose": True},
-    "fake": {"return_token_ids": True},
-}
 COMPARED_PROMPTS = 64
 _BROKEN_FINISHES = ("abort", "error")
 
@@ -91,7 +86,7 @@ class Asker:
             "top_p": top_p,
             "seed": seed,
             "stream": False,
-            **_ID_FIELDS.get(self.engine, {}),
+            **traits_for(self.engine).token_id_fields,
             **extra,
         }
         reply = await self._post("/v1/chat/completions", body)

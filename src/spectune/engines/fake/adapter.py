@@ -24,7 +24,11 @@ from spectune.errors import BadInput
 _MODULE = "spectune.engines.fake.server"
 _PREFIX = "vllm:"
 TRAITS = EngineTraits(
-    name="fake", title="the fake engine", port=0, needs_drafter=frozenset({"draft_model", "eagle", "eagle3"})
+    name="fake",
+    title="the fake engine",
+    port=0,
+    needs_drafter=frozenset({"draft_model", "eagle", "eagle3"}),
+    token_id_fields={"return_token_ids": True},
 )
 _ERROR_LINE = re.compile(r"[A-Za-z_.]*(?:Error|Exception): .+")
 

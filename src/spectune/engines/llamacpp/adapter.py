@@ -34,18 +34,6 @@ from spectune.engines.prometheus import parse_metrics, read_spec_counters
 from spectune.errors import BadInput
 
 _VERSION_LINE = re.compile(r"llama_server: xllamacpp \S+|build: \d+ \(\w+\)")
-_SPEC_TYPES = {
-    "ngram": "ngram-simple",
-    "draft_model": "draft-simple",
-    "eagle3": "draft-eagle3",
-    "mtp": "draft-mtp",
-    "dflash": "draft-dflash",
-    "dspark": "draft-dspark",
-    "ngram-map-k": "ngram-map-k",
-    "ngram-map-k4v": "ngram-map-k4v",
-    "ngram-mod": "ngram-mod",
-    "ngram-cache": "ngram-cache",
-}
 _LENGTH_FLAGS = {
     "ngram-simple": "spec-ngram-simple-size-m",
     "ngram-map-k": "spec-ngram-map-k-size-m",
@@ -59,7 +47,7 @@ _MANAGED = ("model", "host", "port", "spec-type", "model-draft", "spec-draft-mod
 class LlamaCpp:
     name = TRAITS.name
     traits = TRAITS
-    methods: tuple[str, ...] = ("none", *_SPEC_TYPES)
+    methods: tuple[str, ...] = ("none", *TRAITS.methods)
     model_format: ModelFormat = "gguf"
     ready_timeout_s = 600.0
     settle_s = 0.5
@@ -104,7 +92,7 @@ class LlamaCpp:
         knobs = launch.arm.knobs
         if knobs.method == "none":
             return {}
-        spec_type = _SPEC_TYPES.get(knobs.method)
+        spec_type = TRAITS.methods.get(knobs.method)
         if spec_type is None:
             raise BadInput(
                 f"method: llama.cpp does not know {knobs.method!r}; valid: {', '.join(self.methods)}"
@@ -138,7 +126,7 @@ class LlamaCpp:
     def read_flags(self, argv: Sequence[str]) -> Knobs:
         args = read_args(argv)
         spec_type = str(args.get("spec-type", "none"))
-        method = next((name for name, native in _SPEC_TYPES.items() if native == spec_type), spec_type)
+        method = next((name for name, native in TRAITS.methods.items() if native == spec_type), spec_type)
         drafter = args.get("spec-draft-model", args.get("model-draft", args.get("md")))
         length = int_or_none(args.get(_LENGTH_FLAGS.get(spec_type, "spec-draft-n-max")))
         return Knobs(

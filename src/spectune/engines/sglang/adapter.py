@@ -20,15 +20,6 @@ from spectune.engines.prometheus import parse_metrics
 from spectune.engines.sglang.traits import TRAITS
 from spectune.errors import BadInput
 
-_ALGORITHMS = {
-    "ngram": "NGRAM",
-    "draft_model": "STANDALONE",
-    "eagle": "EAGLE",
-    "eagle3": "EAGLE3",
-    "mtp": "NEXTN",
-    "dflash": "DFLASH",
-    "dspark": "DSPARK",
-}
 _TREE_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model"})
 _RUNNING_REQUESTS = 48
 """SGLang caps speculative servers at this many running requests, and plain ones much higher: both are pinned."""
@@ -49,7 +40,7 @@ _MANAGED_ON_NODES = ("nnodes", "node-rank", "dist-init-addr", "nccl-init-addr")
 class Sglang:
     name = TRAITS.name
     traits = TRAITS
-    methods: tuple[str, ...] = ("none", *_ALGORITHMS)
+    methods: tuple[str, ...] = ("none", *TRAITS.methods)
     model_format: ModelFormat = "hf"
     ready_timeout_s = 1800.0
     settle_s = 2.0
@@ -93,7 +84,7 @@ class Sglang:
         knobs = launch.arm.knobs
         if knobs.method == "none":
             return {}
-        algorithm = _ALGORITHMS.get(knobs.method)
+        algorithm = TRAITS.methods.get(knobs.method)
         if algorithm is None:
             raise BadInput(f"method: SGLang does not know {knobs.method!r}; valid: {', '.join(self.methods)}")
         flags: dict[str, FlagValue] = {"speculative-algorithm": algorithm}
@@ -290,7 +281,7 @@ def _knobs(
     if algorithm is None:
         return Knobs(cuda_graphs=cuda_graphs)
     native = algorithm.upper()
-    method = next((name for name, value in _ALGORITHMS.items() if value == native), native.lower())
+    method = next((name for name, value in TRAITS.methods.items() if value == native), native.lower())
     is_tree = method in _TREE_METHODS
     return Knobs(
         method=method,

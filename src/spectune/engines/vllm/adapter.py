@@ -46,19 +46,7 @@ _SPEC_PREFIX = "speculative."
 class Vllm:
     name = TRAITS.name
     traits = TRAITS
-    methods: tuple[str, ...] = (
-        "none",
-        "ngram",
-        "draft_model",
-        "eagle",
-        "eagle3",
-        "mtp",
-        "medusa",
-        "mlp_speculator",
-        "suffix",
-        "dflash",
-        "dspark",
-    )
+    methods: tuple[str, ...] = ("none", *TRAITS.methods)
     model_format: ModelFormat = "hf"
     ready_timeout_s = 1800.0
     settle_s = 2.0

@@ -8,24 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spectune.engines.containers import given_gpus
+from spectune.engines.registry import launched_traits, traits_for
+from spectune.engines.traits import CommandForms
 from spectune.errors import BadInput
 from spectune.hosts.supervisor import GPU_VARIABLES
 from spectune.preflight.command.text import is_assignment, read_text, shown
 
-UNDERSTOOD = (
-    "vllm serve MODEL, python -m vllm.entrypoints.openai.api_server, sglang serve, "
-    "python -m sglang.launch_server, llama-server, llama-cli, and docker or podman run with an image of these"
-)
-
-_MODULES = {
-    "sglang.launch_server": "sglang",
-    "sglang.srt.entrypoints.http_server": "sglang",
-    "vllm.entrypoints.openai.api_server": "vllm",
-    "vllm.entrypoints.openai.run_server": "vllm",
-    "vllm.entrypoints.api_server": "vllm",
-    "spectune.embedded.llama_server": "llamacpp",
-}
-_LLAMA = ("llama-server", "llama-cli", "llama-server.exe", "llama-cli.exe")
 _PYTHON = re.compile(r"(python|pypy)(\d(\.\d+)?)?(\.exe)?")
 _PYTHON_WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 
@@ -59,8 +47,6 @@ _CONTAINER_SWITCHES = frozenset(
     }
 )
 """Everything else that begins with a dash takes a word, as most options of ``run`` do."""
-_IMAGE_VERSION = re.compile(r"(?:^|-)v?(\d+\.\d+(?:\.\d+)?(?:[.-]?(?:post|rc)\d+)?)(?:-|$)")
-_LLAMA_BUILD = re.compile(r"(?:^|-)b(\d{3,6})(?:-|$)")
 
 
 @dataclass(frozen=True)
@@ -96,6 +82,16 @@ class Launch:
     container: Container | None = None
     version_hint: str | None = None
     """From the image's tag."""
+
+
+def understood() -> str:
+    """The commands that are understood, as a message names them."""
+    forms = ", ".join(commands.shown for _, commands in _forms())
+    return f"{forms}, and docker or podman run with an image of these"
+
+
+def _forms() -> tuple[tuple[str, CommandForms], ...]:
+    return tuple((traits.name, traits.command) for traits in launched_traits() if traits.command)
 
 
 def find_launch(words: Sequence[str], env: Mapping[str, str], *, depth: int = 0) -> Launch | None:
@@ -185,21 +181,26 @@ def _program(words: list[str], variables: dict[str, str]) -> Launch | None:
     path = shown(words[0])
     if _PYTHON.fullmatch(name):
         return _python(words, variables)
-    if name == "vllm" and rest[:1] == ("serve",):
-        return Launch("vllm", "vllm serve", rest[1:], variables, executable=path, positional_model=True)
-    if name == "sglang" and rest[:1] == ("serve",):
-        argv = _model_first(rest[1:])
-        return Launch("sglang", "sglang serve", argv, variables, executable=path)
-    if name in _LLAMA:
-        return Launch("llamacpp", name.removesuffix(".exe"), rest, variables, executable=path)
-    if name in ("llama", "llama.exe") and rest[:1] in (("serve",), ("server",), ("cli",)):
-        return Launch("llamacpp", f"llama {rest[0]}", rest[1:], variables, executable=path)
+    name = name.removesuffix(".exe")
+    for engine, commands in _forms():
+        if name in commands.programs:
+            return Launch(engine, name, rest, variables, executable=path)
+        if rest[:1] and rest[0] in commands.subcommands.get(name, ()):
+            return replace(
+                _behind_subcommand(engine, f"{name} {rest[0]}", rest[1:], variables), executable=path
+            )
     return None
 
 
-def _model_first(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """``sglang serve MODEL ...``: only a first word without dashes is the model."""
-    return ("--model-path", *argv) if argv and not argv[0].startswith("-") else argv
+def _behind_subcommand(
+    engine: str, program: str, argv: tuple[str, ...], variables: Mapping[str, str]
+) -> Launch:
+    """``sglang serve MODEL ...``: its model is a first word without dashes, vLLM's any word."""
+    traits = traits_for(engine)
+    model_word = traits.command.model_word if traits.command else None
+    if model_word == "first" and argv and not argv[0].startswith("-"):
+        argv = (f"--{traits.target_flags[0]}", *argv)
+    return Launch(engine, program, argv, variables, positional_model=model_word == "any")
 
 
 def _python(words: list[str], variables: dict[str, str]) -> Launch | None:
@@ -211,26 +212,25 @@ def _python(words: list[str], variables: dict[str, str]) -> Launch | None:
         if option == "-c":
             return None
     if rest[:1] == ["-m"] and len(rest) > 1:
-        module, argv = rest[1], tuple(rest[2:])
-        engine = _MODULES.get(module)
-        if engine:
-            return Launch(engine, f"{interpreter} -m {module}", argv, variables, python=interpreter)
-        if module in ("vllm", "vllm.entrypoints.cli.main", "sglang", "sglang.cli.main") and argv[:1] == (
-            "serve",
-        ):
-            name = module.split(".")[0]
-            program = f"{interpreter} -m {module} serve"
-            if name == "sglang":
-                return Launch(name, program, _model_first(argv[1:]), variables, python=interpreter)
-            return Launch(name, program, argv[1:], variables, python=interpreter, positional_model=True)
-        return None
-    if rest and rest[0].endswith(("/vllm", "/sglang")) and rest[1:2] == ["serve"]:
-        found = _program(rest, variables)
-        return replace(found, python=interpreter) if found else None
-    if rest and rest[0].endswith("sglang/launch_server.py"):
-        return Launch("sglang", rest[0], tuple(rest[1:]), variables, python=interpreter)
-    if rest and rest[0].endswith("vllm/entrypoints/openai/api_server.py"):
-        return Launch("vllm", rest[0], tuple(rest[1:]), variables, python=interpreter)
+        return _module(interpreter, rest[1], tuple(rest[2:]), variables)
+    for engine, commands in _forms() if rest else ():
+        name = posixpath.basename(rest[0])
+        if "/" in rest[0] and rest[1:2] and rest[1] in commands.subcommands.get(name, ()):
+            found = _program(rest, variables)
+            return replace(found, python=interpreter) if found else None
+        if commands.scripts and rest[0].endswith(commands.scripts):
+            return Launch(engine, rest[0], tuple(rest[1:]), variables, python=interpreter)
+    return None
+
+
+def _module(interpreter: str, module: str, argv: tuple[str, ...], variables: dict[str, str]) -> Launch | None:
+    program = f"{interpreter} -m {module}"
+    for engine, commands in _forms():
+        if module in commands.modules:
+            return Launch(engine, program, argv, variables, python=interpreter)
+        if argv[:1] and argv[0] in commands.subcommands.get(module, ()):
+            found = _behind_subcommand(engine, f"{program} {argv[0]}", argv[1:], variables)
+            return replace(found, python=interpreter)
     return None
 
 
@@ -279,7 +279,7 @@ def _container(program: str, words: Sequence[str], variables: Mapping[str, str])
     if found is None:
         raise BadInput(
             f"command: {shown(image)} with {' '.join(map(shown, command[:6])) or 'no command'}: "
-            f"no server that is known; understood: {UNDERSTOOD}"
+            f"no server that is known; understood: {understood()}"
         )
     return replace(
         found,
@@ -321,26 +321,15 @@ def _entrypoint(image: str, command: Sequence[str], env: dict[str, str]) -> Laun
     """The server that an image starts by itself."""
     name = image.rsplit("@", 1)[0].lower()
     path, _, tag = name.rpartition(":") if ":" in name.rsplit("/", 1)[-1] else (name, "", "")
-    argv = tuple(command)
-    if "llama.cpp" in path or "llama-cpp" in path:
-        if argv[:1] in (("--server",), ("-s",)):
-            return Launch("llamacpp", "llama-server", argv[1:], env)
-        program = "llama-cli" if tag.startswith(("light", "full")) else "llama-server"
-        return Launch("llamacpp", program, argv, env)
-    if argv and not argv[0].startswith("-") and "vllm" not in path:
-        return None
-    if "vllm" in path:
-        argv = argv[1:] if argv[:1] == ("serve",) else argv
-        return Launch("vllm", "vllm serve (the image's entry point)", argv, env, positional_model=True)
-    if "sglang" in path and argv:
-        return Launch("sglang", "sglang (the image's entry point)", argv, env)
+    for engine, commands in _forms():
+        found = commands.image_server(path, tag, tuple(command))
+        if found is not None:
+            program, argv = found
+            return Launch(engine, program, argv, env, positional_model=commands.model_word == "any")
     return None
 
 
 def _tag_version(image: str, engine: str) -> str | None:
     tag = image.rsplit("/", 1)[-1].partition(":")[2].partition("@")[0]
-    if engine == "llamacpp":
-        build = _LLAMA_BUILD.search(tag)
-        return f"b{build.group(1)}" if build else None
-    found = _IMAGE_VERSION.search(tag)
-    return found.group(1) if found else None
+    commands = traits_for(engine).command
+    return commands.tag_version(tag) if commands else None

@@ -12,47 +12,15 @@ from pydantic import ValidationError
 from spectune.domain.arm import Knobs
 from spectune.domain.machine import Machine
 from spectune.domain.secrets import redact_argv
-from spectune.engines.registry import adapter_for
+from spectune.engines.registry import adapter_for, traits_for
 from spectune.errors import BadInput
 from spectune.preflight.command.arguments import Arguments, FlagText, read_arguments
 from spectune.preflight.command.config_file import config_words
-from spectune.preflight.command.launch import UNDERSTOOD, Container, Launch, find_launch
+from spectune.preflight.command.launch import Container, Launch, find_launch, understood
 from spectune.preflight.command.text import SimpleCommand, known, read_text, shown
 from spectune.preflight.flags.speculative import guessed_method, speculation_of
 from spectune.preflight.flags.table import FlagTable, table_for
 from spectune.preflight.situation import EngineVersion, Situation
-
-_LLAMA_ENV = {
-    "LLAMA_ARG_MODEL": "model",
-    "LLAMA_ARG_HF_REPO": "hf-repo",
-    "LLAMA_ARG_CTX_SIZE": "ctx-size",
-    "LLAMA_ARG_N_PARALLEL": "parallel",
-    "LLAMA_ARG_HOST": "host",
-    "LLAMA_ARG_PORT": "port",
-    "LLAMA_ARG_N_GPU_LAYERS": "gpu-layers",
-    "LLAMA_ARG_N_GPU_LAYERS_DRAFT": "spec-draft-ngl",
-    "LLAMA_ARG_SPEC_TYPE": "spec-type",
-    "LLAMA_ARG_SPEC_DRAFT_MODEL": "spec-draft-model",
-    "LLAMA_ARG_SPEC_DRAFT_HF_REPO": "spec-draft-hf",
-    "LLAMA_ARG_SPEC_DRAFT_N_MAX": "spec-draft-n-max",
-    "LLAMA_ARG_SPEC_DRAFT_N_MIN": "spec-draft-n-min",
-    "LLAMA_ARG_SPEC_DRAFT_P_MIN": "spec-draft-p-min",
-    "LLAMA_ARG_SPEC_SYNTH_LEN": "spec-synth-len",
-    "LLAMA_ARG_SPEC_SYNTH_RATES": "spec-synth-rates",
-    "LLAMA_API_KEY": "api-key",
-}
-"""llama-server reads flags from variables too; a flag on the command line wins."""
-
-_TARGET = {
-    "sglang": ("model-path",),
-    "vllm": ("model",),
-    "llamacpp": ("model", "hf-repo", "model-url", "docker-repo"),
-}
-_DRAFT = {
-    "sglang": ("speculative-draft-model-path",),
-    "vllm": ("spec-model",),
-    "llamacpp": ("spec-draft-model", "spec-draft-hf"),
-}
 
 
 @dataclass(frozen=True)
@@ -156,15 +124,16 @@ def _lost_lines(commands: Sequence[SimpleCommand]) -> tuple[str, ...]:
 
 def _not_understood(commands: Sequence[SimpleCommand]) -> str:
     if not commands:
-        return f"command: empty; give one of: {UNDERSTOOD}"
+        return f"command: empty; give one of: {understood()}"
     first = " ".join(redact_argv([shown(word) for word in commands[0].words]))
     return (
         f"command: {first[:80]}{' ...' if len(first) > 80 else ''}: no server that is known; "
-        f"understood: {UNDERSTOOD}"
+        f"understood: {understood()}"
     )
 
 
 def _read_launch(launch: Launch, engine_version: str | None) -> ReadCommand:
+    traits = traits_for(launch.engine)
     table = table_for(launch.engine, engine_version or launch.version_hint)
     not_read = [f"--env-file {name}: not read" for name in _env_files(launch)]
     argv = _with_config_file(list(launch.argv), table, not_read, vllm_serve=launch.positional_model)
@@ -173,13 +142,12 @@ def _read_launch(launch: Launch, engine_version: str | None) -> ReadCommand:
     if launch.positional_model and arguments.model is not None:
         flags["model"] = arguments.model
     env = {name: shown(value) for name, value in launch.env.items()}
-    if launch.engine == "llamacpp":
-        for variable, name in _LLAMA_ENV.items():
-            if variable in env:
-                flags.setdefault(name, env[variable] if known(launch.env[variable]) else None)
+    for variable, name in traits.variables.items():
+        if variable in env:
+            flags.setdefault(name, env[variable] if known(launch.env[variable]) else None)
     not_read += [f"--{name}: its value is a shell's ({name} not checked)" for name in _unresolved(flags)]
     speculation = speculation_of(flags) if launch.engine == "vllm" else None
-    draft = first_text(flags, _DRAFT[launch.engine])
+    draft = first_text(flags, traits.draft_flags)
     if draft is None and speculation is not None and isinstance(speculation.get("model"), str):
         draft = speculation["model"]
     return ReadCommand(
@@ -188,7 +156,7 @@ def _read_launch(launch: Launch, engine_version: str | None) -> ReadCommand:
         argv=tuple(map(shown, argv)),
         flags=flags,
         env=env,
-        target=first_text(flags, _TARGET[launch.engine]),
+        target=first_text(flags, traits.target_flags),
         draft=draft,
         knobs=read_knobs(launch.engine, flags),
         arguments=arguments,
@@ -212,11 +180,12 @@ def _with_config_file(
     argv: list[str], table: FlagTable, not_read: list[str], *, vllm_serve: bool
 ) -> list[str]:
     """``argv`` with the words of its ``--config`` file in front, so that later ones win."""
-    if table.engine == "llamacpp":
+    commands = traits_for(table.engine).command
+    if commands is None or commands.config_file is None:
         return argv
     for position, word in enumerate(argv):
         name, equals, path = word.partition("=")
-        if name != "--config" or (equals and table.engine == "vllm"):
+        if name != "--config" or (equals and commands.config_file == "word"):
             continue
         if not equals:
             path = argv[position + 1] if position + 1 < len(argv) else ""
