@@ -96,6 +96,22 @@ class TestWhatTheProgramsSay:
         assert memory_bytes_of((first, second)) is None
         assert memory_bytes_of((second,)) == (143_771 << 20,)
 
+    def test_a_comma_in_a_name_hides_no_device(self, box: Box) -> None:
+        box.nvidia("0, GPU-a, NVIDIA Thor, rev 2, 580.95.05, 4, 143771, 7\n")
+        (only,) = box.gpus()
+        assert (only.name, only.driver, only.used_mib, only.use_percent) == (
+            "NVIDIA Thor, rev 2",
+            "580.95.05",
+            4,
+            7,
+        )
+
+    def test_devices_are_known_where_their_processes_cannot_be_listed(self, box: Box) -> None:
+        box.nvidia(EIGHT)
+        box.program("nvidia-smi", NVIDIA.replace('cat "$here/holders"', "exit 9"))
+        assert [gpu.used_mib for gpu in box.gpus()] == [4] * 8
+        assert box.facts().gpu_error is None and not box.facts().gpu_holders
+
     def test_mig_instances_belong_to_their_device_and_have_no_figures_of_their_own(self, box: Box) -> None:
         box.nvidia(
             "0, GPU-a, NVIDIA H100 80GB HBM3, 570.124.06, 14394, 81559, [N/A]\n"

@@ -74,6 +74,12 @@ def test_names_of_other_things_are_not(name: str) -> None:
         f"https://{VALUE}@host/repository",
         f"http://host/v1?api_key={VALUE}&page=1",
         f"the key hf_{VALUE}{VALUE} and sk-{VALUE}{VALUE}",
+        f"SECRET_KEY_BASE={VALUE}",
+        f"curl -s -u me:{VALUE} https://host; curl --user=me:{VALUE} -o x http://host; curl -U me:{VALUE} host",
+        f"echo x | docker login -u me -p {VALUE} host",
+        f"podman login host -p{VALUE} && helm registry login -p {VALUE} host",
+        f"sshpass -p {VALUE} ssh host; sshpass -p{VALUE} ssh host; redis-cli -h host -a {VALUE} ping",
+        f"mysql -u root -p{VALUE} db < dump",
         f"-----BEGIN RSA PRIVATE KEY-----\n{VALUE}\n-----END RSA PRIVATE KEY-----",
     ],
 )
@@ -101,6 +107,20 @@ def test_a_credential_is_found_wherever_it_stands_in_a_text(text: str) -> None:
             "--api-key",
             "password: see the docs",
         ),
+        *(
+            "docker run -p 8000:8000 -u 1000:1000 image",
+            "docker login -u me host",
+            "mysql -u me -p db",
+            "mkdir -p a:b",
+        ),
+        *(
+            "curl -u me http://h",
+            "curl http://h:1 -o a",
+            "git -p log",
+            "ssh -p 2222 h",
+            "model_base=a",
+            "base=1",
+        ),
         *("sort_key=name", "num_key_value_heads=8", "<your-token>", "HF_TOKEN=<your-token>", "key=5"),
     ],
 )
@@ -109,7 +129,21 @@ def test_what_is_no_credential_is_left_as_it_is(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["a", "x-", "token=", "://", "http://a:", '"a"', "--a ", "-", "Bearer a", "api-key: "]
+    "piece",
+    [
+        "a",
+        "x-",
+        "token=",
+        "://",
+        "http://a:",
+        '"a"',
+        "--a ",
+        "-",
+        "Bearer a",
+        "api-key: ",
+        "curl -u ",
+        "mysql -",
+    ],
 )
 def test_long_texts_take_no_time(piece: str) -> None:
     started = time.process_time()
@@ -123,6 +157,16 @@ def test_values_are_replaced_in_every_form_of_a_command() -> None:
     assert redact_argv(words) == (
         *("docker", "run", "-e", "HF_TOKEN=***", "-e", "HF_TOKEN", "--env=A_PASS=***"),
         *("image", "--api-key", "***", "--hf-token=***", "--max-tokens", "5"),
+    )
+    assert redact_argv(["curl", "-u", "me:pw", "h"]) == ("curl", "-u", "***", "h")
+    assert redact_argv(["docker", "login", "-ppw", "h"]) == ("docker", "login", "-p***", "h")
+    assert redact_argv(["docker", "run", "-u", "1:2", "-p", "1:2"]) == (
+        "docker",
+        "run",
+        "-u",
+        "1:2",
+        "-p",
+        "1:2",
     )
     script = f"HF_TOKEN={VALUE} vllm serve m"
     assert redact_argv(["bash", "-c", script]) == ("bash", "-c", "HF_TOKEN=*** vllm serve m")

@@ -245,3 +245,17 @@ def test_a_pipe_or_a_device_in_place_of_a_record_is_refused_at_once(
     assert read_progress(directory.trial_paths()[0]) is None
     assert not is_running(directory.path)
     assert list_study(directory.path).state in ("damaged", "unfinished", "done")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_file_in_place_of_the_lock_is_named(kind: str, tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    {"pipe": lambda: os.mkfifo(lock), "device": lambda: lock.symlink_to("/dev/zero"), "folder": lock.mkdir}[
+        kind
+    ]()
+    with (
+        pytest.raises(BadInput, match=r"lock: is a folder, a pipe or a device.*move it away"),
+        StudyDir(tmp_path).lock(),
+    ):
+        pass
+    assert lock.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import time
 from collections.abc import Callable, Coroutine
@@ -114,6 +115,8 @@ class _LoadRun:
                 self._sampler.cancel()
             if watching is not None:
                 watching.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watching
             self._cpu_s = time.process_time() - self._cpu_start_s
 
     async def result(self, *, was_stopped: bool) -> LoadResult:

@@ -29,6 +29,17 @@ _OTHER_KINDS = re.compile(
 )
 """A word before the last that makes it something else: ``eos_token``, ``sort-key``."""
 
+_LOGIN = r"(?:docker|podman|nerdctl|buildah|skopeo|oras|helm\s{1,9}registry|hf\s{1,9}auth|huggingface-cli)\s{1,9}login"
+_BY_PROGRAM = re.compile(
+    r"(?<![\w-])(?:"
+    r"curl\s(?:[^|;&\n]{0,400}?\s)??(?:(?:-[uU]|--(?:proxy-)?user)\s{0,9}=?(?=[^\s:]{1,99}:))"
+    rf"|{_LOGIN}\s(?:[^|;&\n]{{0,400}}?\s)??-p\s{{0,9}}"
+    r"|sshpass\s{1,9}-p\s{0,9}|redis-cli\s(?:[^|;&\n]{0,400}?\s)??-a\s{1,9}"
+    r"|(?:mysql|mysqldump|mysqladmin|mariadb)\s(?:[^|;&\n]{0,400}?\s)??-p(?=\S)"
+    r")"
+)
+"""Programs with short options for a credential, which elsewhere mean a port, a user or a prompt."""
+
 _SCRIPT = re.compile(r"-[a-z]{0,3}c")
 """``bash -c``: the word behind it is a command of its own."""
 _WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
@@ -75,6 +86,8 @@ def is_secret(name: str) -> bool:
     A number at the end tells several of one kind apart: ``HF_TOKEN_2``, ``password1``.
     """
     words = [word.lower() for word in _WORDS.split(name[-200:].rstrip("0123456789_-")) if word]
+    if words[-1:] == ["base"]:
+        words.pop()  # SECRET_KEY_BASE
     if not words:
         return False
     *before, last = words
@@ -92,6 +105,7 @@ def redact_text(text: str) -> str:
     text = _without_values(text, _ASSIGNMENT, _VALUE)
     text = _without_values(text, _FLAG, _VALUE)
     text = _without_values(text, _FIELD, _VALUE)
+    text = _without_values(text, _BY_PROGRAM, _VALUE)
     return _without_values(text, _HEADER, _HEADER_VALUE)
 
 
@@ -134,7 +148,18 @@ def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
         else:
             shown.append(redact_text(word))
         hide_next = secret and not equals and word.startswith("-")
-    return tuple(shown)
+    return _with_programs(shown)
+
+
+def _with_programs(words: Sequence[str]) -> tuple[str, ...]:
+    """Hides what follows a short option for a credential, which depends on the program before it."""
+    kept, at = [], 0
+    hidden = [found.end() for found in _BY_PROGRAM.finditer(" ".join(words))]
+    for word in words:
+        begin = next((place - at for place in hidden if at <= place < at + len(word)), None)
+        kept.append(word if begin is None else word[:begin] + REDACTED)
+        at += len(word) + 1
+    return tuple(kept)
 
 
 def redacted(value: Any) -> Any:

@@ -1430,23 +1430,25 @@ def nvidia_gpus(program: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]
         {
             "index": number(row[0]),
             "uuid": row[1],
-            "name": row[2],
-            "driver": row[3],
-            "used_mib": number(row[4]),
-            "total_mib": number(row[5]),
-            "use_percent": number(row[6]),
+            "name": ", ".join(row[2:-4]),
+            "driver": row[-4],
+            "used_mib": number(row[-3]),
+            "total_mib": number(row[-2]),
+            "use_percent": number(row[-1]),
         }
         for row in _csv(program, query)
-        if len(row) == 7 and number(row[0]) is not None
+        if len(row) >= 7 and number(row[0]) is not None
     ]
     if any(gpu["use_percent"] is None for gpu in gpus):  # as on a device that is divided
         parts = _mig_parts(program)
         gpus = [{**gpu, "mig": parts.get(gpu["index"], [])} for gpu in gpus]
-    processes = [
-        _gpu_process(row[0], number(row[1]), number(row[2]))
-        for row in _csv(program, "--query-compute-apps=gpu_uuid,pid,used_memory")
-        if len(row) == 3
-    ]
+    processes: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # the devices are known without them
+        processes = [
+            _gpu_process(row[0], number(row[1]), number(row[2]))
+            for row in _csv(program, "--query-compute-apps=gpu_uuid,pid,used_memory")
+            if len(row) == 3
+        ]
     return gpus, processes
 
 

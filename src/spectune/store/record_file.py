@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 MAX_BYTES = 1 << 30
 """The largest record that is read whole."""
@@ -14,13 +14,22 @@ MAX_BYTES = 1 << 30
 
 def open_file(path: Path) -> BinaryIO:
     """Raises ``OSError`` also for a pipe, a socket or a device, without waiting for one."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.fdopen(_descriptor(path, os.O_RDONLY), "rb")
+
+
+def open_lock(path: Path) -> TextIO:
+    """The same, made where it is missing, to be read and written."""
+    return os.fdopen(_descriptor(path, os.O_RDWR | os.O_CREAT), "r+", encoding="utf-8")
+
+
+def _descriptor(path: Path, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
             raise OSError(code, "is a folder, a pipe or a device, not a file", str(path))
-        return os.fdopen(descriptor, "rb")
+        return descriptor
     except BaseException:
         os.close(descriptor)
         raise

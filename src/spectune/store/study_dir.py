@@ -23,6 +23,7 @@ session that made it: ``0003-1f2e3d4c-a1b2c3``.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import json
@@ -49,7 +50,7 @@ from spectune.domain.study import Study
 from spectune.domain.trial import SCHEMA_VERSION, Trial
 from spectune.errors import BadInput, EnvironmentFailed
 from spectune.store.numbering import numbered_apart
-from spectune.store.record_file import open_file, read_file
+from spectune.store.record_file import open_file, open_lock, read_file
 from spectune.store.replacing import check_lock_text, check_replaceable
 
 REPORTS = ("report.md", "report.html", "report.json")
@@ -375,7 +376,16 @@ class StudyDir:
 
         The folder is locked as well, where its file system does that: a lock file can be deleted meanwhile.
         """
-        with (self.path / "lock").open("a+") as file, _opened(self.path) as folder:
+        try:
+            opened = open_lock(self.path / "lock")
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EISDIR, errno.ENXIO):
+                raise
+            raise BadInput(
+                f"{self.path / 'lock'}: is a folder, a pipe or a device, where spectune keeps its lock file; "
+                "move it away, or give another folder"
+            ) from error
+        with opened as file, _opened(self.path) as folder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _lock_folder(folder)
@@ -394,7 +404,8 @@ class StudyDir:
                 ) from error
             file.seek(0)
             check_lock_text(self.path / "lock", file.read(300))
-            file.truncate(0)
+            file.seek(0)
+            file.truncate()
             file.write(f"{os.getpid()} {socket.gethostname()}")
             file.flush()
             yield
