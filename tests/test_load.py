@@ -439,3 +439,30 @@ def test_a_load_point_without_its_number_is_refused(load: LoadPoint, message: st
 
     with pytest.raises(BadInput, match=message):
         asyncio.run(scenario())
+
+
+def test_a_fault_in_reading_the_gauges_of_a_busy_server_is_raised() -> None:
+    async def run(engine: FakeEngine) -> None:
+        readings = 0
+
+        async def read_counters() -> ServerCounters:
+            nonlocal readings
+            readings += 1
+            if readings == 2:  # the first one is before the load
+                raise ZeroDivisionError("a fault of ours")
+            return ServerCounters()
+
+        async with HttpClient(engine.url) as http:
+            await run_load(
+                StreamingClient(http, adapter=ADAPTER, model="m"),
+                workload=workload(prompts=4),
+                load=LoadPoint.closed(2),
+                read_counters=read_counters,
+                on_record=lambda record: None,
+            )
+
+    with (
+        fake_engine("--tokens-per-s", "50") as engine,
+        pytest.raises(ZeroDivisionError, match="a fault of ours"),
+    ):
+        asyncio.run(run(engine))
