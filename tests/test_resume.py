@@ -19,9 +19,11 @@ from spectune.analysis.stretches import stretch_places
 from spectune.analysis.summary import summarize
 from spectune.cluster.schedule import ClusterSchedule
 from spectune.domain.arm import Arm
+from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.study import ClusterSettings, PlannedTrial, Study
 from spectune.domain.trial import Trial
 from spectune.runner.continues import continued
+from spectune.runner.hypotheses import judged
 from spectune.runner.resume import baseline_before, why_baseline_first
 from spectune.statistics.intervals import SpeedSample
 from spectune.store.study_dir import StudyDir
@@ -133,6 +135,8 @@ def test_a_run_that_goes_on_half_an_hour_later_begins_with_plain_decoding(
         for key in ("started_at", "ended_at"):
             body[key] = (datetime.fromisoformat(body[key]) - timedelta(minutes=30)).isoformat()
         record.write_text(json.dumps(body), encoding="utf-8")
+    assert "plain decoding first" not in run("--set", "budget.max_trials=2")  # nothing is left to launch
+    assert all(planned.reason is None for planned in StudyDir(tmp_path / "studies/study").read_study().plan)
     output = run("--set", "budget.max_trials=4")
     trials = StudyDir(tmp_path / "studies/study").read_trials()
     assert [t.arm.is_baseline for t in trials] == [True, False, True, False]
@@ -162,6 +166,10 @@ class TestLooks:
         assert continued(once, twice, plain).earlier_looks == 0
         assert continued(twice, twice, both).earlier_looks == 0
         assert continued(continued(once, twice, both), twice, both).earlier_looks == 1
+
+    def test_a_study_that_was_marked_as_noisy_stays_so(self) -> None:
+        noisy = self.made(repetitions=1).model_copy(update={"noisy": "This machine was noisy."})
+        assert continued(noisy, self.made(repetitions=2), []).noisy == "This machine was noisy."
 
     def test_looks_for_a_precision_count_when_repetitions_follow(self) -> None:
         """Planned once, launched four times for the precision: four looks, and the fifth is at what comes."""
@@ -223,6 +231,21 @@ class TestAPause:
         own = SpeedSample(FAST.arm_id, 4, {p.prompt_id: 60.0 for p in of.workload.prompts}, last.place)
         compared = compare_with_new(of, before, own)
         assert compared is not None and compared.speedup.value == pytest.approx(1.2, abs=1e-6)
+
+    def test_a_hypothesis_about_two_arms_is_judged_on_one_side_alone(self) -> None:
+        of = study(FAST, SLOW, num_prompts=4)
+        before = self.paused(3600)[:3]
+        own = SpeedSample(SLOW.arm_id, 4, {p.prompt_id: 55.0 for p in of.workload.prompts}, before[-1].place)
+        expected = Hypothesis(
+            compared_with=FAST.arm_id,
+            changed=(),
+            expectation="faster",
+            predicted_tok_per_s=None,
+            why="a guess",
+        )
+        loads = trial(of, SLOW, 4, speeds=55.0).loads
+        assert judged(expected, own, loads, study=of, trials=before).verdict == "undecided"
+        assert judged(expected, own, loads, study=of, trials=self.paused(60)[:3]).verdict == "refuted"
 
     def test_arms_without_plain_decoding_of_their_own_keep_the_one_before(self) -> None:
         trials = self.paused(3600, after=(FAST, FAST))

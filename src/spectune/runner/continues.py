@@ -58,6 +58,7 @@ def continued(known: Study, study: Study, trials: Sequence[Trial]) -> Study:
     return study.model_copy(
         update={
             "created_at": known.created_at,
+            "noisy": known.noisy,
             "earlier_looks": looks_at(known, arms) if looked else known.earlier_looks,
         }
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from spectune.analysis.arms import compare_with_new
 from spectune.analysis.pooling import end_to_end, pooled_speed, speed_by_prompt
+from spectune.analysis.stretches import stretch_places
 from spectune.domain.findings import Finding
 from spectune.domain.hypothesis import Hypothesis
 from spectune.domain.measurement import LoadResult
@@ -74,10 +75,13 @@ def judged(
     def over(arm_id: str | None) -> Comparison | None:
         if arm_id == baseline and own.arm_id != baseline:
             return compare_with_new(study, trials, own)
+        complete = [t for t in trials if t.status == "complete" and t.soak is None]
+        stretches = stretch_places(complete, baseline)
+        here = [stretches[t.trial_id] for t in complete if t.place == own.place]
         reference = [
             SpeedSample(t.arm_id, t.number, speed_by_prompt(t.loads[:1]), t.place)
-            for t in trials
-            if t.status == "complete" and t.soak is None and t.arm_id == arm_id
+            for t in complete
+            if t.arm_id == arm_id and (t.place != own.place or stretches[t.trial_id] == here[-1])
         ]
         compared = compare_with_baseline([own], reference, level=study.level, margin=study.margin)
         return compared.get(own.arm_id)

@@ -250,7 +250,7 @@ class PlanSchedule(Schedule):
         self._plan_left(retry_failed=retry_failed)
 
     def take(self, place: str = "", *, server_for: ServerFor | None = None) -> Block:
-        if self.arms_wait() and not self.new_trials:
+        if self.arms_wait() and not self.new_trials and not self.over_budget():
             self._put_baseline_first(server_for)
         return super().take(place, server_for=server_for)
 
