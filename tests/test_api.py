@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import io
+import itertools
 import json
 import math
 import os
@@ -16,14 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exchange_studies import K3, drawn, written
-from report_studies import failed
+from exchange_studies import K3, drawn, write_study, written
+from report_studies import BASELINE, failed, speculative, study, trial
 
 import spectune
 from spectune.api.blocking import run_interruptible
 from spectune.api.progress import ProgressView
 from spectune.api.results import StudyResults
 from spectune.cli.main import main
+from spectune.domain.acceptance import AcceptanceCounts
 from spectune.exchange.whole_study import LoadedStudy
 from spectune.store.study_dir import StudyDir
 
@@ -334,6 +336,30 @@ def test_the_end_of_a_download_is_told_once() -> None:
     for done in (50, 100, 100, 100):
         view.on_fetch("the model", done * 1_000_000, 100_000_000)
     assert told.getvalue().splitlines() == ["fetching the model: 100 of 100 MB"]
+
+
+def test_a_download_that_does_not_move_is_told_once() -> None:
+    told, now = io.StringIO(), itertools.count(0.0, 5.0)
+    view = ProgressView(stream=told, clock=lambda: next(now))
+    for done in (0, 0, 0, 0, 50, 50):
+        view.on_fetch("the model", done * 1_000_000, 100_000_000)
+    assert told.getvalue().splitlines() == [
+        "fetching the model: 0 of 100 MB",
+        "fetching the model: 50 of 100 MB",
+    ]
+
+
+def test_the_command_of_a_next_step_names_the_study_itself(tmp_path: Path) -> None:
+    fast = speculative("fast")
+    of = study(fast, num_prompts=4, repetitions=2)
+    none_kept = AcceptanceCounts(num_drafts=400, drafted=1200, accepted=0)
+    made = [
+        trial(of, BASELINE, 1, speeds=50.0),
+        trial(of, fast, 2, speeds=40.0, acceptance=none_kept),
+    ]
+    place = write_study(tmp_path / "my study", of, made)
+    steps = [step.command for step in spectune.open_study(place).explain().next]
+    assert f"spectune diagnose '{place}'" in steps
 
 
 @pytest.mark.parametrize(

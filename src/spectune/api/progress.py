@@ -66,6 +66,7 @@ class ProgressView:
         self._share: float | None = None
         self._requests = (0, 0)
         self._fetch: tuple[str, int, int | None] | None = None
+        self._fetch_told = ""
         self._best = "none yet"
         self._nodes: tuple[NodeRow, ...] = ()
 
@@ -136,10 +137,14 @@ class ProgressView:
         return answer is None or answer.strip().lower() in ("y", "yes")
 
     def on_fetch(self, what: str, done_bytes: int, total_bytes: int | None) -> None:
-        told, self._fetch = self._fetch, (what, done_bytes, total_bytes)
-        finished = total_bytes is not None and done_bytes >= total_bytes and told != self._fetch
-        if self._live is None and (finished or self._clock() - self._last_line > 2.0):
-            self._line(_fetch_text(what, done_bytes, total_bytes))
+        before, self._fetch = self._fetch, (what, done_bytes, total_bytes)
+        finished = total_bytes is not None and done_bytes >= total_bytes and before != self._fetch
+        text = _fetch_text(what, done_bytes, total_bytes)
+        if self._live is None and (
+            finished or (text != self._fetch_told and self._clock() - self._last_line > 2.0)
+        ):
+            self._fetch_told = text
+            self._line(text)
 
     def on_study(self, study: Study, *, done: int, total: int) -> None:
         self._study = study

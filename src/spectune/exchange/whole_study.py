@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,11 +40,27 @@ class LoadedStudy:
 
     @cached_property
     def summary(self) -> StudySummary:
-        return summarize(self.study, self.trials)
+        return self._to_paste(summarize(self.study, self.trials))
 
     def summary_with(self, *, machine_ceiling: float) -> StudySummary:
         """The same with the machine's ceiling, in tok/s, in its explanation."""
-        return summarize(self.study, self.trials, machine_ceiling_tok_per_s=machine_ceiling)
+        return self._to_paste(summarize(self.study, self.trials, machine_ceiling_tok_per_s=machine_ceiling))
+
+    def _to_paste(self, summary: StudySummary) -> StudySummary:
+        """The commands of its next steps name this study's folder, and two repetitions more than it has."""
+        explanation = summary.explanation
+        if explanation is None:
+            return summary
+        place, more = shlex.quote(self.place), f"repetitions={self.study.repetitions + 2}"
+        steps = tuple(
+            step.model_copy(
+                update={"command": step.command.replace("STUDY_DIR", place).replace("repetitions=N", more)}
+            )
+            if step.command is not None and step.command.startswith("spectune ")
+            else step
+            for step in explanation.next
+        )
+        return summary.model_copy(update={"explanation": explanation.model_copy(update={"next": steps})})
 
     @cached_property
     def engine_versions(self) -> tuple[str, ...]:
