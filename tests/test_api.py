@@ -352,7 +352,7 @@ def test_a_download_that_does_not_move_is_told_once() -> None:
 def test_the_command_of_a_next_step_names_the_study_itself(tmp_path: Path) -> None:
     fast = speculative("fast")
     of = study(fast, num_prompts=4, repetitions=2)
-    none_kept = AcceptanceCounts(num_drafts=400, drafted=1200, accepted=0)
+    none_kept = AcceptanceCounts(num_drafts=400, num_draft_tokens=1200, num_accepted_tokens=0)
     made = [
         trial(of, BASELINE, 1, speeds=50.0),
         trial(of, fast, 2, speeds=40.0, acceptance=none_kept),
