@@ -15,12 +15,39 @@ REDACTED = "***"
 
 _SECRET_WORDS = frozenset(
     {
-        *("key", "apikey", "token", "secret", "secrets", "pass", "passwd", "password", "passphrase"),
-        *("pat", "credential", "credentials", "authorization", "auth", "cookie", "cookies", "dsn", "jwt"),
+        *(
+            "key",
+            "apikey",
+            "authkey",
+            "accesskey",
+            "secretkey",
+            "privatekey",
+            "token",
+            "secret",
+            "secrets",
+            "pass",
+            "passwd",
+            "password",
+            "passphrase",
+        ),
+        *(
+            "pat",
+            "credential",
+            "credentials",
+            "authorization",
+            "auth",
+            "cookie",
+            "cookies",
+            "dsn",
+            "jwt",
+            "bearer",
+        ),
     }
 )
 """The last word of a name that holds a credential."""
-_ENDS_OF_ONE_WORD = re.compile(r"[a-z](?:password|passwd|passphrase|secret|token|apikey)$")
+_ENDS_OF_ONE_WORD = re.compile(
+    r"[a-z](?:password|passwd|passphrase|secret|token|(?:api|auth|access|secret|private)key)$"
+)
 _OTHER_KINDS = re.compile(
     r"(?:bos|eos|pad|unk|sep|cls|mask|image|img|audio|video|start|stop|begin|end|eot|eom|special|bonus|draft|next"
     r"|first|last|per|output|input|prompt|new|added|think|tool|decoder|forced) token"
@@ -29,16 +56,34 @@ _OTHER_KINDS = re.compile(
 )
 """A word before the last that makes it something else: ``eos_token``, ``sort-key``."""
 
-_LOGIN = r"(?:docker|podman|nerdctl|buildah|skopeo|oras|helm\s{1,9}registry|hf\s{1,9}auth|huggingface-cli)\s{1,9}login"
+_LOGIN = (
+    r"(?:(?:docker|podman|nerdctl|buildah|skopeo|oras|helm\s{1,9}registry|hf\s{1,9}auth|huggingface-cli|az|oc)\s{1,9}"
+    r"login|twine\s{1,9}upload|mongo(?:sh|dump|restore)?)"
+)
+_OPTIONS = r"\s(?:[^|;&\n]{0,400}?\s)??"
 _BY_PROGRAM = re.compile(
     r"(?<![\w-])(?:"
-    r"curl\s(?:[^|;&\n]{0,400}?\s)??(?:(?:-[uU]|--(?:proxy-)?user)\s{0,9}=?(?=[^\s:]{1,99}:))"
-    rf"|{_LOGIN}\s(?:[^|;&\n]{{0,400}}?\s)??-p\s{{0,9}}"
-    r"|sshpass\s{1,9}-p\s{0,9}|redis-cli\s(?:[^|;&\n]{0,400}?\s)??-a\s{1,9}"
-    r"|(?:mysql|mysqldump|mysqladmin|mariadb)\s(?:[^|;&\n]{0,400}?\s)??-p(?=\S)"
+    rf"curl{_OPTIONS}(?:(?:-[a-zA-Z]{{0,9}}[uU]|--(?:proxy-)?user)\s{{0,9}}=?(?=[^\s:]{{1,99}}:)|-b\s{{0,9}}(?=[^\s=]{{1,99}}=))"
+    rf"|(?:https?|xh){_OPTIONS}-a\s{{0,9}}(?=[^\s:]{{1,99}}:)"
+    rf"|{_LOGIN}{_OPTIONS}-p\s{{0,9}}(?!\s|-)"
+    rf"|sshpass\s{{1,9}}-p\s{{0,9}}|redis-cli{_OPTIONS}-a\s{{1,9}}"
+    rf"|(?:mysql|mysqldump|mysqladmin|mariadb){_OPTIONS}-p(?=\S)"
+    rf"|ldap(?:search|add|modify|delete|whoami|passwd){_OPTIONS}-w\s{{0,9}}|(?:sqlcmd|zip|unzip){_OPTIONS}-P\s{{0,9}}"
+    rf"|plink{_OPTIONS}-pw\s{{1,9}}|ssh-keygen{_OPTIONS}-[NP]\s{{1,9}}(?!\s|-)"
+    rf"|openssl{_OPTIONS}-(?:k\s{{1,9}}|pass(?:in|out)?\s{{1,9}}pass:)"
+    rf"|smbclient{_OPTIONS}-U\s{{0,9}}(?=[^\s%]{{1,99}}%)|lftp{_OPTIONS}-u\s{{0,9}}[^\s,]{{1,99}},"
+    rf"|(?:wandb|vault|cargo)\s{{1,9}}login\s(?:[^|;&\n]{{0,99}}\s)??(?![-\s|;&])"
+    r"|ngrok\s{1,9}(?:config\s{1,9}add-)?authtoken\s{1,9}"
+    rf"|nmcli{_OPTIONS}password\s{{1,9}}|login\s{{1,9}}\S{{1,99}}\s{{1,9}}password\s{{1,9}}"
+    r"|(?:echo|printf)\s{1,9}(?:-n\s{1,9}|%s\s{1,9})?(?=[^|;\n]{1,400}\|[^|;\n]{0,400}--(?:password-stdin|with-token))"
     r")"
 )
 """Programs with short options for a credential, which elsewhere mean a port, a user or a prompt."""
+_SET = re.compile(
+    r"(?<![\w-])(?:setenv|set|ENV|ARG|(?:git|npm|yarn|pip|poetry|aws|gcloud)\s{1,9}config(?:ure)?(?:\s{1,9}set)?)\s{1,9}"
+    r"(?:--\w{1,20}\s{1,9})?([A-Za-z_][\w.-]{0,99})\s{1,9}(?![-=\s])"
+)
+"""A command that sets a variable by its name and value."""
 
 _SCRIPT = re.compile(r"-[a-z]{0,3}c")
 """``bash -c``: the word behind it is a command of its own."""
@@ -46,6 +91,12 @@ _WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 _ASSIGNMENT = re.compile(r"(?<!\w)([A-Za-z_][\w.-]{0,99})=")
 _FLAG = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]{0,99})\s{1,9}(?!-)")
 _FIELD = re.compile(r"""(?<!\w)(["'])([A-Za-z_][\w.-]{0,99})\1\s{0,9}:\s{0,9}(?=[\["'])""")
+_LINE = re.compile(
+    r"^[ \t]{0,40}(?:- )?(?!key\b|pass\b)([A-Za-z][\w.-]{1,99})[ \t]{0,9}[:=][ \t]{1,9}"
+    r"(?=\S{1,999}[ \t\r]{0,9}(?:#.*)?$)",
+    re.M,
+)
+"""A setting alone on its line, as in YAML or an INI file, with one word as its value."""
 _HEADER = re.compile(
     r"\b(?:(?:proxy-)?authorization|(?:set-)?cookie|(?:x-)?(?:[a-z]{1,20}-){0,3}(?:api-key|auth-token))\s{0,9}:\s{0,9}"
     r"(?:(?:bearer|basic|token)\s{1,9})?",
@@ -63,10 +114,16 @@ _SHAPES = (
     ),
     (re.compile(r"""(https?://)[^\s/:@"'?#]{1,999}@""", re.IGNORECASE), rf"\1{REDACTED}@"),
     (re.compile(r"(\bBearer\s{1,9})(?=[\w.~+/-]{0,999}\d)[\w.~+/-]{16,}=*", re.IGNORECASE), rf"\1{REDACTED}"),
+    (
+        re.compile(r"([?&](?:x-(?:amz|goog)-)?sig(?:nature)?=)[^&\s\"'#]{8,}", re.IGNORECASE),
+        rf"\1{REDACTED}",
+    ),
+    (re.compile(r"(://hooks\.slack\.com/|://discord(?:app)?\.com/api/webhooks/)[^\s\"']+"), rf"\1{REDACTED}"),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), REDACTED),
     (
         re.compile(
-            r"\b(?:hf_|sk-|gh[opsur]_|github_pat_|glpat-|xox[abprs]-|nvapi-|AIza|dckr_pat_|pypi-)[A-Za-z0-9_-]{16,}"
+            r"\b(?:hf_|sk-|gh[opsur]_|github_pat_|glpat-|xox[abprs]-|nvapi-|AIza|dckr_pat_|pypi-"
+            r"|gsk_|r8_|tskey-|npm_|xai-|pplx-|lsv2_|dop_v1_|shpat_|[sr]k_live_|ya29\.|fw_)[A-Za-z0-9_-]{16,}"
             r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
         ),
         REDACTED,
@@ -105,6 +162,8 @@ def redact_text(text: str) -> str:
     text = _without_values(text, _ASSIGNMENT, _VALUE)
     text = _without_values(text, _FLAG, _VALUE)
     text = _without_values(text, _FIELD, _VALUE)
+    text = _without_values(text, _LINE, _VALUE)
+    text = _without_values(text, _SET, _VALUE)
     text = _without_values(text, _BY_PROGRAM, _VALUE)
     return _without_values(text, _HEADER, _HEADER_VALUE)
 
@@ -153,8 +212,9 @@ def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
 
 def _with_programs(words: Sequence[str]) -> tuple[str, ...]:
     """Hides what follows a short option for a credential, which depends on the program before it."""
-    kept, at = [], 0
-    hidden = [found.end() for found in _BY_PROGRAM.finditer(" ".join(words))]
+    kept, at, line = [], 0, " ".join(words)
+    hidden = [found.end() for found in _BY_PROGRAM.finditer(line)]
+    hidden += [found.end() for found in _SET.finditer(line) if is_secret(found[1])]
     for word in words:
         begin = next((place - at for place in hidden if at <= place < at + len(word)), None)
         kept.append(word if begin is None else word[:begin] + REDACTED)
