@@ -39,6 +39,7 @@ arms:
 workload: {prompts: builtin, num_prompts: 2, max_tokens: 24, warmup_requests: 1}
 repetitions: 1
 baseline_every: 4
+noise_floor: false
 lease_s: 3
 """
 

@@ -27,7 +27,7 @@ def stale_server(place: Place) -> Seen:
     study(place)
     up = place("up", "study.yaml", "--port", str(port))
     expect(up.process.returncode == 3, f"exit code {up.process.returncode}: {up.errors[-300:]}")
-    expect(f"taken by pid {stale.pid}" in up.errors and "fake_server" in up.errors, up.errors)
+    expect(f"taken by pid {stale.pid}" in up.errors and "fake.server" in up.errors, up.errors)
     expect(stale.poll() is None, "the stale server was stopped")
     expect(place.servers() == [], "a record was left")
     return Seen("refused: the port is taken by pid and command; that server lives")
