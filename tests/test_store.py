@@ -62,6 +62,29 @@ def test_a_request_of_a_hundred_chunks_takes_three_kilobytes_of_memory(
     )  # 500 of text, 800 of gaps, 512 of ids, and the rest; as tuples it was 12,000
 
 
+def test_what_a_server_says_of_a_request_takes_half_a_kilobyte_of_memory(
+    recorded: tuple[StudyDir, Study, list[Trial]],
+) -> None:
+    """Nine figures, as of llama.cpp: with their names kept for each request it was 1,140 bytes."""
+    path = recorded[0].trial_paths()[0]
+    line = json.loads((path / "requests.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    body = json.loads((path / "trial.json").read_text(encoding="utf-8"))
+    body["loads"] = body["loads"][:1]
+    body["loads"][0]["num_requests"] = 500
+    (path / "trial.json").write_text(json.dumps(body))
+    held = []
+    for timings in (None, {f"predicted_per_token_ms_{n}": n / 7 for n in range(9)}):
+        lines = [json.dumps({**line, "load": 0, "server_timings": timings}) for _ in range(500)]
+        (path / "requests.jsonl").write_text("\n".join(lines))
+        read_trial(path)
+        tracemalloc.start()
+        trial = read_trial(path)
+        held.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        assert trial is not None and trial.loads[0].requests[-1].server_timings == timings
+    assert (held[1] - held[0]) / 500 < 700
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

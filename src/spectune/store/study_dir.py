@@ -183,6 +183,8 @@ class _Shared:
         for name in ("prompt_id", "category", "text", "finish_reason"):
             if (text := values[name]) is not None:
                 values[name] = self._texts.setdefault(text, text)
+        if timings := values["server_timings"]:
+            values["server_timings"] = {self._texts.setdefault(key, key): v for key, v in timings.items()}
         for part in (record, record.acceptance):
             if part is not None:
                 given = part.model_fields_set
