@@ -215,6 +215,20 @@ def test_an_unmeasured_tree_keeps_a_wider_interval_than_a_measured_one() -> None
     assert near.length.log_sd > 1.5 * own.length.log_sd
 
 
+def test_another_setting_of_a_tree_is_half_as_much_like_it_as_the_same_setting() -> None:
+    """By hand: from one known length, a tree with other flags differs by 0.04 * sqrt(2 - 2 * 0.5) at one standard
+    deviation; to that come two errors of a length, 0.01 each, and 0.15 for flags never seen."""
+    flags = {"moe-backend": "a"}
+    known = arm(4, topk=4)
+    model = AcceptanceModel([measured(known, 2.6)])
+    found = model.of(arm(4, topk=4, flags=flags))
+    assert found.case == "regressed" and found.length.value == pytest.approx(2.6, rel=0.01)
+    assert found.length.log_sd == pytest.approx(math.hypot(0.04, 0.01, 0.01, 0.15), rel=0.002)
+    longer = Observation(arm(4, topk=4, flags=flags), 80.0, None, None, length=3.0, length_log_sd=0.01)
+    both = AcceptanceModel([measured(known, 2.6), longer])
+    assert both.of(arm(5, topk=4, flags=flags)).length.value > 1.02 * both.of(arm(5, topk=4)).length.value
+
+
 def test_imposed_acceptance_says_nothing_of_the_drafter() -> None:
     imposed = Observation(arm(3), 80.0, None, None, length=3.5, synthetic=True)
     assert AcceptanceModel([imposed]).of(arm(3)).case == "unknown"

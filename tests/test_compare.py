@@ -88,6 +88,17 @@ def test_other_sampling_is_never_divided() -> None:
     assert allowed.num_ratios == 3 + 2
 
 
+def test_the_seed_of_a_sampled_request_is_said() -> None:
+    rng = random.Random(4)
+    without = drawn(rng, sampling=Sampling(temperature=0.7, seed=None))
+    check = compare_studies([without, drawn(rng, sampling=Sampling(temperature=0.7, seed=9))])
+    found = check.studies[1].comparability
+    assert found is not None
+    (difference,) = found.differences
+    assert "no seed" in difference.first and "seed 9" not in difference.first
+    assert "seed 9" in difference.second and "no seed" not in difference.second
+
+
 def test_prompts_are_known_by_their_text_not_their_name() -> None:
     rng = random.Random(5)
     first = drawn(rng)
