@@ -128,7 +128,7 @@ def test_a_command_over_several_lines_with_comments_and_json() -> None:
         export CUDA_VISIBLE_DEVICES=0
         VLLM_USE_V1=1 \\
         vllm serve meta/llama \\
-          --tensor-parallel-size 2 \\   \t
+          --tensor-parallel-size 2 \\
           --speculative-config '{
               "method": "eagle3", "model": "d/e",
               "num_speculative_tokens": 3}' \\

@@ -36,6 +36,8 @@ SCHEMA_VERSION = 1
 _BYTES_PER_TOKEN = 6
 """Hardly any text has more: a prompt of 600 bytes has at least 100 tokens."""
 _MOST_NAMES = 8
+_MOST_SERVERS = 20
+"""Of one text."""
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 
 
@@ -50,10 +52,13 @@ class CheckResult:
     """What was read, for people and scripts."""
     by_arm: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
     """By arm id; arms without a finding are absent."""
+    further: tuple[CheckResult, ...] = ()
+    """Of the other servers in the same text."""
 
     def errors(self, *, allowed: Sequence[str] = ()) -> tuple[Finding, ...]:
-        """Errors that nobody allowed by their code."""
-        return tuple(f for f in self.findings if f.severity == "error" and f.code not in allowed)
+        """Errors that nobody allowed by their code, those of ``further`` included."""
+        own = tuple(f for f in self.findings if f.severity == "error" and f.code not in allowed)
+        return own + tuple(error for result in self.further for error in result.errors(allowed=allowed))
 
     def document(self) -> dict[str, Any]:
         """The stable form for scripts."""
@@ -62,6 +67,7 @@ class CheckResult:
             "facts": dict(self.facts),
             "findings": [finding.model_dump(mode="json") for finding in self.findings],
             "not_checked": list(self.not_checked),
+            **({"further": [result.document() for result in self.further]} if self.further else {}),
         }
 
 
@@ -148,21 +154,30 @@ def check_command(
     exported: Mapping[str, str] | None = None,
     engine_version: str | None = None,
 ) -> CheckResult:
-    """One server command, as an argument list or pasted text. Raises ``BadInput`` if it starts no known server."""
-    read = read_command(words, env=exported, engine_version=engine_version)
-    version = sources.version(read, given=engine_version, from_paste=True)
-    if version.text not in (None, engine_version):
-        read = read_command(words, env=exported, engine_version=version.text)
-    judgement = _judged(read, read.program, version, sources, machine=machine, gpus=gpus)
-    launch = _Launch(read.program, None, redact_argv(read.argv), version, judgement)
-    facts: dict[str, Any] = {
-        "study": None,
-        "engine": {"name": read.engine, "version": None, "how": None},
-        "machine": None if machine is None else machine.model_dump(mode="json"),
-        "gpu_memory_bytes": memory_bytes_of(gpus),
-        "workload": None,
-    }
-    return _result([launch], facts, sources)
+    """The server commands of an argument list or a pasted text, the further ones in ``further``.
+
+    Raises ``BadInput`` if it starts no known server.
+    """
+
+    def one(number: int) -> tuple[ReadCommand, CheckResult]:
+        read = read_command(words, env=exported, engine_version=engine_version, number=number)
+        version = sources.version(read, given=engine_version, from_paste=True)
+        if version.text not in (None, engine_version):
+            read = read_command(words, env=exported, engine_version=version.text, number=number)
+        judgement = _judged(read, read.program, version, sources, machine=machine, gpus=gpus)
+        launch = _Launch(read.program, None, redact_argv(read.argv), version, judgement)
+        facts: dict[str, Any] = {
+            "study": None,
+            "engine": {"name": read.engine, "version": None, "how": None},
+            "machine": None if machine is None else machine.model_dump(mode="json"),
+            "gpu_memory_bytes": memory_bytes_of(gpus),
+            "workload": None,
+        }
+        return read, _result([launch], facts, sources)
+
+    read, first = one(0)
+    others = tuple(one(number)[1] for number in range(1, 1 + min(len(read.other_servers), _MOST_SERVERS)))
+    return replace(first, further=others)
 
 
 def least_tokens_of_longest_prompt(workload: Workload) -> int:

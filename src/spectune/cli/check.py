@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +20,10 @@ from spectune.cli.output import show_json
 from spectune.errors import BadInput
 from spectune.findings.catalogue import check_codes
 from spectune.store.places import is_shared
+from spectune.store.record_file import read_file
 
-_MAX_PASTED_CHARS = 1 << 20
+_MAX_PASTED_BYTES = 1 << 20
+_NO_STUDY = re.compile(r"^(?:services|apiVersion|kind|models)[ \t]*:|^\s*\[", re.MULTILINE)
 
 
 def check_subject(args: argparse.Namespace) -> int:
@@ -30,20 +33,60 @@ def check_subject(args: argparse.Namespace) -> int:
     if args.json:
         show_json(document_text(result))
     else:
-        print_result(Console(highlight=False, soft_wrap=True), result, allowed=args.allow)
+        console = Console(highlight=False, soft_wrap=True)
+        print_result(console, result, allowed=args.allow)
+        for number, further in enumerate(result.further, 2):
+            console.print(Text(f"\n--- server {number} of {1 + len(result.further)} in this text"))
+            print_result(console, further, allowed=args.allow)
     return 1 if result.errors(allowed=args.allow) else 0
 
 
 def _checked(args: argparse.Namespace) -> CheckResult:
     words: Sequence[str] = args.subject
     how: dict[str, Any] = {"network": not args.offline, "engine_version": args.engine_version}
-    if len(words) == 1 and (
-        is_shared(words[0]) or Path(words[0]).exists() or words[0].endswith((".yaml", ".yml"))
-    ):
+    text = _text_of(words[0]) if len(words) == 1 else None
+    is_study = text is None and len(words) == 1
+    if is_study:
         return load_study(words[0], overrides=args.overrides).check(**how)
     if args.overrides:
         raise BadInput("--set goes with a study file, not with a command")
-    return check_command(words if len(words) > 1 else _pasted(words[0]), here=args.here, **how)
+    return check_command(words if text is None else text, here=args.here, **how)
+
+
+def _text_of(word: str) -> str | None:
+    """The text with the commands: the word itself, standard input, or a file that is no study; ``None``: a study."""
+    path = Path(word)
+    if word != "-" and not is_shared(word) and _is_file(path) and _holds_commands(path):
+        text = read_file(path, limit=_MAX_PASTED_BYTES)
+        return text.partition("\n")[2] if text.startswith("#!") else text
+    if word != "-" and (is_shared(word) or _is_there(path) or word.endswith((".yaml", ".yml"))):
+        return None
+    return _pasted(word)
+
+
+def _holds_commands(path: Path) -> bool:
+    """A script, a unit, a page; of YAML, what has no ``arms`` and is a compose file or a manifest."""
+    if path.suffix not in (".yaml", ".yml", ".json", ""):
+        return True
+    try:
+        text = read_file(path, limit=_MAX_PASTED_BYTES)
+    except (OSError, ValueError):
+        return False
+    return path.suffix == "" or bool(_NO_STUDY.search(text))
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a text too long for a path is a command
+        return False
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _pasted(word: str) -> str:
@@ -53,9 +96,9 @@ def _pasted(word: str) -> str:
         if len(word.split()) == 1 and ("/" in word or "." in word):
             raise BadInput(f"{word}: no such study file or study directory; a server command goes behind --")
         return word
-    text = sys.stdin.read(_MAX_PASTED_CHARS + 1)
-    if len(text) > _MAX_PASTED_CHARS:
-        raise BadInput(f"-: more than {_MAX_PASTED_CHARS} characters; paste the server's command alone")
+    text = sys.stdin.read(_MAX_PASTED_BYTES + 1)
+    if len(text) > _MAX_PASTED_BYTES:
+        raise BadInput(f"-: more than {_MAX_PASTED_BYTES} characters; paste the server's command alone")
     return text
 
 

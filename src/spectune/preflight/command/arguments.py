@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spectune.preflight.command.text import UNRESOLVED, known, shown
+from spectune.preflight.command.shell import UNRESOLVED
+from spectune.preflight.command.text import known, shown
 from spectune.preflight.flags.table import FlagInfo, FlagTable
 
 FlagText = str | bool | None
@@ -58,6 +59,8 @@ class Arguments:
     typographic: list[str] = field(default_factory=list)
     replaced_config: bool = False
     """vLLM: dotted keys and a JSON value of one flag were both given."""
+    open_words: list[str] = field(default_factory=list)
+    """Unquoted words that only a shell could fill in: no word, one, or several flags."""
 
 
 def read_arguments(argv: Sequence[str], table: FlagTable, *, positional_model: bool = False) -> Arguments:
@@ -98,6 +101,8 @@ class _Reader:
     def _positional(self, word: str) -> None:
         if self.positional_model and self.result.model is None:
             self.result.model = shown(word) if known(word) else None
+        elif word.startswith(UNRESOLVED):
+            self.result.open_words.append(shown(word))
         else:
             self.result.stray.append(shown(word))
 

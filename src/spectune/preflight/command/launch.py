@@ -12,6 +12,7 @@ from spectune.engines.registry import launched_traits, traits_for
 from spectune.engines.traits import CommandForms
 from spectune.errors import BadInput
 from spectune.hosts.supervisor import GPU_VARIABLES
+from spectune.preflight.command.forms import KUBERNETES
 from spectune.preflight.command.text import is_assignment, read_text, shown
 
 _PYTHON = re.compile(r"(python|pypy)(\d(\.\d+)?)?(\.exe)?")
@@ -37,7 +38,7 @@ _WRAPPERS: Mapping[str, frozenset[str]] = {
 _FIRST_WORD_IS_THEIRS = frozenset({"taskset", "timeout"})
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 
-_CONTAINER_PROGRAMS = frozenset({"docker", "podman", "nerdctl", "docker-compose"})
+_CONTAINER_PROGRAMS = frozenset({"docker", "podman", "nerdctl", "docker-compose", KUBERNETES})
 _CONTAINER_SWITCHES = frozenset(
     {
         *("-d", "--detach", "-i", "--interactive", "-t", "--tty", "-it", "-ti", "-dit", "-itd", "-id", "-td"),

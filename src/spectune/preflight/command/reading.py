@@ -16,8 +16,10 @@ from spectune.engines.registry import adapter_for, traits_for
 from spectune.errors import BadInput
 from spectune.preflight.command.arguments import Arguments, FlagText, read_arguments
 from spectune.preflight.command.config_file import config_words
+from spectune.preflight.command.forms import commands_in
 from spectune.preflight.command.launch import Container, Launch, find_launch, understood
-from spectune.preflight.command.text import SimpleCommand, known, read_text, shown
+from spectune.preflight.command.shell import SimpleCommand
+from spectune.preflight.command.text import known, shown
 from spectune.preflight.flags.speculative import guessed_method, speculation_of
 from spectune.preflight.flags.table import FlagTable, table_for
 from spectune.preflight.situation import EngineVersion, Situation
@@ -82,34 +84,44 @@ class ReadCommand:
 
 
 def read_command(
-    words: Sequence[str] | str, *, env: Mapping[str, str] | None = None, engine_version: str | None = None
+    words: Sequence[str] | str,
+    *,
+    env: Mapping[str, str] | None = None,
+    engine_version: str | None = None,
+    number: int = 0,
 ) -> ReadCommand:
-    """The command of ``words`` (an argument list, or one pasted text).
+    """A server command of ``words`` (an argument list, or one pasted text); ``number`` counts from 0 where a text
+    holds several.
 
     Raises ``BadInput`` if no server that is known would be started.
     """
     commands = _commands(words)
     found: list[tuple[int, Launch]] = []
+    refused: BadInput | None = None
     for position, command in enumerate(commands):
-        launch = find_launch(command.words, {**(env or {}), **command.env})
+        try:
+            launch = find_launch(command.words, {**(env or {}), **command.env})
+        except BadInput as error:  # a container of something else beside the server's
+            refused = refused or error
+            continue
         if launch is not None:
             found.append((position, launch))
     if not found:
-        raise BadInput(_not_understood(commands))
-    position, launch = found[0]
+        raise refused or BadInput(_not_understood(commands))
+    position, launch = found[number]
     read = _read_launch(launch, engine_version)
     return replace(
         read,
         lost_lines=_lost_lines(commands[position + 1 :]),
-        other_servers=tuple(other.program for _, other in found[1:]),
+        other_servers=tuple(other.program for _, other in found if other is not launch),
     )
 
 
 def _commands(words: Sequence[str] | str) -> tuple[SimpleCommand, ...]:
     if isinstance(words, str):
-        return read_text(words)
+        return commands_in(words)
     if len(words) == 1:
-        return read_text(words[0])
+        return commands_in(words[0])
     return (SimpleCommand(tuple(words)),)
 
 
@@ -145,6 +157,9 @@ def _read_launch(launch: Launch, engine_version: str | None) -> ReadCommand:
     for variable, name in traits.variables.items():
         if variable in env:
             flags.setdefault(name, env[variable] if known(launch.env[variable]) else None)
+    not_read += [
+        f"{word}: filled in by a shell, so its flags are not checked" for word in arguments.open_words
+    ]
     not_read += [f"--{name}: its value is a shell's ({name} not checked)" for name in _unresolved(flags)]
     speculation = speculation_of(flags) if launch.engine == "vllm" else None
     draft = first_text(flags, traits.draft_flags)

@@ -8,6 +8,7 @@ from spectune.domain.findings import Finding
 from spectune.domain.secrets import is_secret
 from spectune.engines.registry import title_of, traits_for
 from spectune.findings.catalogue import finding_kind
+from spectune.preflight.command.forms import KUBERNETES
 from spectune.preflight.command.reading import ReadCommand
 from spectune.preflight.flags.every_engine import whole_number as _whole
 from spectune.preflight.rules import Judgement
@@ -44,8 +45,6 @@ def judge_form(command: ReadCommand, *, subject: str | None = None) -> Judgement
         *_container_findings(command, name),
     ]
     not_checked = list(command.not_read)
-    if command.other_servers:
-        not_checked.append(f"further servers in the same text: {', '.join(command.other_servers)}")
     return Judgement(tuple(findings), tuple(not_checked))
 
 
@@ -140,7 +139,7 @@ def _shell_findings(command: ReadCommand, name: str) -> list[Finding]:
 
 def _container_findings(command: ReadCommand, name: str) -> list[Finding]:
     container = command.container
-    if container is None or command.engine == "llamacpp":
+    if container is None or container.program == KUBERNETES or command.engine == "llamacpp":
         return []
     findings = []
     ranks = max(_whole(_text(command, flag)) or 1 for flag in ("tp-size", "tensor-parallel-size"))
