@@ -62,15 +62,19 @@ def _walk(root: Path) -> Iterator[Path]:
         seen += 1
         if seen > MAX_FOLDERS:
             raise BadInput(f"{root}: more than {MAX_FOLDERS} folders; name one nearer to the studies")
-        if StudyDir.exists(folder):
-            yield folder
-            continue  # a study holds trials, not studies
-        if depth == MAX_DEPTH:
-            continue
         try:
+            if StudyDir.exists(folder):
+                yield folder
+                continue  # a study holds trials, not studies
+            if depth == MAX_DEPTH:
+                continue
             entries = [e for e in os.scandir(folder) if e.is_dir(follow_symlinks=False)]
-        except OSError:
+        except PermissionError:
+            if folder == root:
+                raise
             continue  # not ours to read
+        except OSError:
+            continue  # it is gone by now
         pending += [
             (Path(e.path), depth + 1)
             for e in entries
