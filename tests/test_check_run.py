@@ -254,3 +254,23 @@ class TestSearchesLeaveOutWhatCheckRefuses:
         of = self.made("predict")
         left, _ = without_refused(of, self.checked(of, "bad"), allowed=("too-long",))
         assert left == of
+
+
+def test_a_check_that_takes_long_says_what_is_being_done(tmp_path: Path) -> None:
+    """The engine's Python answers only once the words were seen."""
+    go, python = tmp_path / "go", tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nwhile [ ! -e {go} ]; do sleep 0.05; done\nexec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    run = Runner(tmp_path)
+    text = STUDY.format(python=python, target=run.target, draft=run.draft, method="eagle", flags="{}")
+    (tmp_path / "study.yaml").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "spectune", "run", "study.yaml"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=run.env, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        go.touch()
+        process.communicate(timeout=60)
+    assert first.startswith("checking the study against its engine, models and machine")
+    assert process.returncode == 1  # the draft is refused

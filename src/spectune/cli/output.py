@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Timer
 
 from spectune.analysis.words import INVISIBLE, visible
 from spectune.domain.secrets import redact_text
@@ -31,3 +33,15 @@ def say(text: str) -> None:
     """On standard error, at once, and without credentials: an error repeats what it was given."""
     sys.stderr.write(f"{visible(redact_text(text))}\n")
     sys.stderr.flush()
+
+
+@contextmanager
+def said_if_slow(text: str, *, after_s: float = 2.0) -> Iterator[None]:
+    """Says what is being done, where it takes so long that somebody may wonder."""
+    timer = Timer(after_s, say, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

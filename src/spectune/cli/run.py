@@ -20,7 +20,7 @@ from spectune.api.progress import ProgressView, duration
 from spectune.api.results import StudyResults
 from spectune.api.run_folder import PreparedStudy
 from spectune.cli.findings_text import print_findings, printable
-from spectune.cli.output import show_json
+from spectune.cli.output import said_if_slow, show_json
 from spectune.domain.study import Study
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
@@ -56,7 +56,10 @@ def _folder(text: str | None) -> Path | None:
 def _run(args: argparse.Namespace, planned: PlannedStudy, where: Path | None, *, retry_failed: bool) -> int:
     if args.dry_run:
         return _dry_run(planned.study, planned.preview(where), as_json=args.json)
-    ready = planned.prepare(where, allow=args.allow, check=not args.no_check, retry_failed=retry_failed)
+    with said_if_slow(
+        "checking the study against its engine, models and machine, before anything is launched"
+    ):
+        ready = planned.prepare(where, allow=args.allow, check=not args.no_check, retry_failed=retry_failed)
     _tell(args, ready)
     if ready.refused:
         return 1
