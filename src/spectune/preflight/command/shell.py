@@ -463,7 +463,7 @@ class _Shell:
         is_empty = value is None or (":" in operator and not value.text)
         if operator.endswith("+"):
             is_open = value is not None and UNRESOLVED in value.text
-            return None if is_open else _Piece() if is_empty else other
+            return None if is_open else _Piece("", other.kind) if is_empty else other
         if operator.endswith("?"):
             return value
         if not is_empty:
