@@ -935,3 +935,46 @@ def test_b09_a_context_with_a_suffix_is_read_as_the_engine_reads_it(
     flag = {"sglang": "context-length", "vllm": "max-model-len"}[engine]
     finding = the(judged(engine, "eagle3", target, draft, flags={flag: "1M"}), "draft-context-shorter")
     assert tokens in text_of(finding)
+
+
+ASSISTANT = {
+    "architectures": ["Gemma4AssistantForCausalLM"],
+    "model_type": "gemma4_assistant",
+    "hidden_size": 32,
+    "backbone_hidden_size": 64,
+    "num_hidden_layers": 2,
+    "vocab_size": 4000,
+}
+
+
+@pytest.mark.parametrize(
+    ("engine", "method", "flags"),
+    [
+        ("vllm", "mtp", {"speculative-config": '{"method": "mtp", "model": "d"}'}),
+        ("vllm", "draft_model", {"speculative-config": '{"model": "d"}'}),
+        ("sglang", "mtp", {"speculative-algorithm": "NEXTN"}),
+    ],
+)
+def test_f1_an_external_assistant_projects_from_its_targets_width(
+    tmp_path: Path, small: str, engine: str, method: str, flags: dict[str, Any]
+) -> None:
+    draft = make_model(tmp_path / "draft", ASSISTANT)
+    assert not alarms(judged(engine, method, small, draft, flags=flags))
+    other = make_model(tmp_path / "other", {**ASSISTANT, "backbone_hidden_size": 128})
+    assert codes(judged(engine, method, small, other, flags=flags), "error") == {"draft-target-width-differs"}
+
+
+@pytest.mark.parametrize(("columns", "is_right"), [(8192, True), (7168, False)])
+def test_f6_heads_of_latent_attention_have_values_of_their_own_width(
+    tmp_path: Path, columns: int, is_right: bool
+) -> None:
+    target = make_model(tmp_path / "target", PAIRS["targets"]["kimi-k2.5"])
+    config = {**PAIRS["drafts"]["H2-kimi-k2.5"]["config"], "v_head_dim": 128, "num_attention_heads": 64}
+    attention = (
+        "midlayer.self_attn.q_proj.weight",
+        "midlayer.self_attn.k_proj.weight",
+        "midlayer.self_attn.v_proj.weight",
+    )
+    added = {"midlayer.self_attn.o_proj.weight": ("BF16", (7168, columns))}
+    draft = eagle3_head(tmp_path / "draft", config, drop=attention, add=added)
+    assert ("draft-tensor-shape" not in codes(judged("sglang", "eagle3", target, draft))) is is_right

@@ -253,3 +253,24 @@ def test_a_configuration_from_the_shell_is_not_checked() -> None:
     judgement = judged('vllm serve m --speculative-config "$SPEC"')
     assert not [f for f in judgement.findings if f.severity != "note"]
     assert any("speculative-config" in reason for reason in judgement.not_checked)
+
+
+@pytest.mark.parametrize(
+    "text", ["vllm serve org/Name--trust-remote-code", "vllm serve --model=org/a--enforce-eager"]
+)
+def test_a_flag_glued_to_a_value_is_named(text: str) -> None:
+    assert alarms(text) == {"words-glued": "error"}
+    assert "a blank is missing before --" in finding(text, "words-glued").message
+
+
+@pytest.mark.parametrize("text", ["vllm serve org/a--b", "vllm serve m --served-model-name x--port1"])
+def test_two_dashes_in_a_name_are_no_flag(text: str) -> None:
+    assert not alarms(text)
+
+
+def test_a_method_that_no_table_has_is_no_error_of_an_unknown_version_and_has_no_rules() -> None:
+    text = vllm(config(method="uno", num_speculative_tokens=2), "--async-scheduling")
+    assert alarms(text) == {"speculative-method-unknown": "error"}
+    assert alarms(text, version=None) == {"speculative-method-unknown": "warning"}
+    key = vllm(config(method="eagle3", model="d", num_speculative_tokens=2, adaptive_verification_x=1))
+    assert alarms(key, version=None) == {"speculative-config-key-unknown": "warning"}

@@ -60,7 +60,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         "quantization": read_quantization(values.section("quantization_config", "compression_config"), FILE),
         "dtype": values.text("torch_dtype", "dtype"),
         "hidden_size": values.integer("hidden_size", "n_embd", "d_model"),
-        "target_hidden_size": outer.integer("target_hidden_size"),
+        "target_hidden_size": outer.integer("target_hidden_size", "backbone_hidden_size"),
         "intermediate_size": values.integer("intermediate_size"),
         "num_layers": values.integer("num_hidden_layers", "n_layer", "num_layers"),
         "num_heads": heads,

@@ -68,7 +68,10 @@ def read_hub(repo: str, *, revision: str | None, network: bool) -> CheckpointFac
         return _absent(
             repo, "a hub id: reading those needs the package huggingface_hub (pip install 'spectune[hub]')"
         )
-    config = library.cached(repo, CONFIG, revision)
+    try:
+        config = library.cached(repo, CONFIG, revision)
+    except ValueError:  # the library's check of names
+        return _absent(repo, "not a name of the hub, which has the form OWNER/NAME, and no file here")
     may_fetch = network and not library.offline
     if config is not None:
         facts = _from_cache(repo, config.parent)

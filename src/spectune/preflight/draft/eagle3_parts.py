@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from spectune.checkpoints.config_values import ConfigValues
 from spectune.checkpoints.facts import CheckpointFacts, TensorInfo
 from spectune.preflight.draft.engine_names import LLAMA_EAGLE3_DRAFTS
 
@@ -135,8 +136,11 @@ def _shapes(draft: CheckpointFacts) -> Iterator[tuple[str, tuple[int | None, ...
         yield "midlayer.mlp.down_proj.weight", (hidden, inner)
     if draft.vocab_size is not None:
         yield "embed_tokens.weight", (draft.vocab_size, hidden)
-    if head_dim is None or draft.num_heads is None or draft.num_kv_heads is None:
-        return
+    value_dim = ConfigValues([draft.config], file="config.json").integer("v_head_dim")
+    if draft.num_heads is not None and value_dim is not None:
+        yield "midlayer.self_attn.o_proj.weight", (hidden, draft.num_heads * value_dim)
+    if head_dim is None or draft.num_heads is None or draft.num_kv_heads is None or value_dim is not None:
+        return  # latent attention has tensors of its own for queries, keys and values
     queries, keys = draft.num_heads * head_dim, draft.num_kv_heads * head_dim
     for part, rows in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
         yield f"midlayer.self_attn.{part}.weight", (rows, 2 * hidden)

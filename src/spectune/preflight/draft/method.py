@@ -62,9 +62,15 @@ def algorithm_fits(situation: Situation) -> Judgement:
         return not_checked(f"whether {draft.source} suits the method: its files were not read")
     if identity.family is None:
         return not_checked(f"whether {draft.source} suits the method: its files do not say what kind it is")
-    if identity.family in fits:
+    if identity.family in fits or _is_left_to_the_files(situation, identity.family):
         return FINE
     return found(_mismatch(situation, identity, identity.family))
+
+
+def _is_left_to_the_files(situation: Situation, family: Family) -> bool:
+    """vLLM without a method: the draft's model type decides, which makes MTP layers and Medusa heads what they are."""
+    config = speculation_of(situation.flags) if family in ("mtp", "medusa") else None
+    return config is not None and "method" not in config
 
 
 def _mismatch(situation: Situation, identity: DraftIdentity, family: Family) -> Finding:
@@ -177,6 +183,8 @@ def method_written(situation: Situation) -> Judgement:
     if not speculation or speculation.get("method") is not None or speculation.get("model") is None:
         return FINE
     family = identify(situation.draft, target=situation.target).family
+    if family is not None and _is_left_to_the_files(situation, family):
+        return FINE
     guess = situation.knobs.method
     fits = _FITS.get(guess, frozenset())
     if family is None or family in fits:

@@ -54,7 +54,8 @@ def widths_match(situation: Situation) -> Judgement:
     family = identify(draft, target=target).family
     if family == "eagle3" and fc is not None and fc.shape[1] % target.hidden_size:
         return found(_other_width(situation, fc.shape[1], target.hidden_size, "the input of fc"))
-    if draft.hidden_size == target.hidden_size:
+    projects = family == "mtp" and draft.target_hidden_size == target.hidden_size
+    if draft.hidden_size == target.hidden_size or projects:
         return FINE
     return _differing(situation, draft, target, evidence)
 

@@ -11,6 +11,7 @@ from spectune.findings.catalogue import finding_kind
 from spectune.preflight.command.forms import KUBERNETES
 from spectune.preflight.command.reading import ReadCommand
 from spectune.preflight.flags.every_engine import whole_number as _whole
+from spectune.preflight.flags.table import table_for
 from spectune.preflight.rules import Judgement
 
 REPEATED_FLAG = finding_kind("flag-repeated")
@@ -18,6 +19,7 @@ REPLACED_CONFIG = finding_kind("speculative-config-replaced")
 AMBIGUOUS_FLAG = finding_kind("flag-ambiguous")
 VALUE_MISSING = finding_kind("flag-value-missing")
 STRAY_WORD = finding_kind("word-without-flag")
+GLUED = finding_kind("words-glued")
 TYPOGRAPHIC = finding_kind("typographic-characters")
 LOST_LINES = finding_kind("line-continuation-missing")
 SMALL_SHARED_MEMORY = finding_kind("container-shared-memory")
@@ -31,6 +33,7 @@ _MANY_IS_FINE = frozenset(
     {"lora", "alias", "spec-type", "api-key", "override-kv", "override-tensor", "middleware"}
 )
 """Flags that may be repeated: the parsers collect them."""
+_GLUED = re.compile(r"[\w./-]*?[\w.](--[a-z][a-z0-9-]+)")
 _ENOUGH_BYTES = 2**30
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNIT = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -92,6 +95,15 @@ def _parser_findings(command: ReadCommand, name: str) -> list[Finding]:
                 else None,
             )
         )
+    findings += [
+        GLUED.found(
+            name,
+            f"{value[:120]}: a blank is missing before {flag}",
+            evidence=[("command", value[:200])],
+            remedy=f"write a blank before {flag}",
+        )
+        for value, flag in _glued(command)
+    ]
     if arguments.stray:
         words = ", ".join(repr(word[:80]) for word in arguments.stray[:6])
         findings.append(
@@ -103,6 +115,16 @@ def _parser_findings(command: ReadCommand, name: str) -> list[Finding]:
             )
         )
     return findings
+
+
+def _glued(command: ReadCommand) -> list[tuple[str, str]]:
+    """Values in which a flag of the engine begins without a blank: ``--model=org/name--trust-remote-code``."""
+    known = table_for(command.engine).by_spelling
+    found = []
+    for value in command.flags.values():
+        if isinstance(value, str) and (glued := _GLUED.fullmatch(value)) and glued[1] in known:
+            found.append((value, glued[1]))
+    return found
 
 
 def _said(value: str | bool | None, *, secret: bool) -> str:

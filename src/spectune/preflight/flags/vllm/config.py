@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from spectune.domain.findings import Finding
+from spectune.domain.findings import Finding, Severity
 from spectune.findings.catalogue import FindingKind
 from spectune.preflight.flags.every_engine import (
     SYNTHETIC_ACCEPTANCE,
@@ -95,6 +95,7 @@ def config_is_readable(situation: Situation) -> Judgement:
                     + (f"; did you mean {near[0]!r}?" if near else ""),
                     evidence=flag_evidence(situation, CONFIG),
                     remedy=f"write {near[0]!r}" if near else f"valid: {', '.join(table.speculative_keys)}",
+                    severity=None if situation.version.text else "warning",
                 )
             )
     return Judgement(tuple(findings))
@@ -123,6 +124,7 @@ def method_is_right(situation: Situation) -> Judgement:
                 f"{version_words(situation)} has no method {method!r}"
                 + (f"; did you mean {near[0]!r}?" if near else ""),
                 remedy=f"write {near[0]!r}" if near else f"valid: {', '.join(sorted(choices))}",
+                severity=None if situation.version.text else "warning",
             )
         )
     if method_of(config) == "mtp" and _never_has_mtp(situation, config):
@@ -376,9 +378,16 @@ def _synthetic_problem(tokens: Any, length: Any, rates: Any) -> str | None:
     return None
 
 
-def _refused(situation: Situation, kind: FindingKind, message: str, *, remedy: str | None = None) -> Finding:
+def _refused(
+    situation: Situation,
+    kind: FindingKind,
+    message: str,
+    *,
+    remedy: str | None = None,
+    severity: Severity | None = None,
+) -> Finding:
     evidence = flag_evidence(situation, CONFIG, *(name for name, _ in SHORT))
-    return kind.found(situation.subject, message, evidence=evidence, remedy=remedy)
+    return kind.found(situation.subject, message, evidence=evidence, remedy=remedy, severity=severity)
 
 
 def _conflict(situation: Situation, message: str, *names: str, remedy: str | None = None) -> Finding:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spectune.domain.findings import Finding
+from spectune.engines.registry import traits_for
 from spectune.preflight.flags.every_engine import Flags, flag_evidence, found, version_words
 from spectune.preflight.flags.speculative import parsed_config, speculation_of
 from spectune.preflight.flags.vllm import kinds
@@ -29,6 +30,8 @@ def scheduling_fits(situation: Situation) -> Judgement:
     if config is None:
         return _metrics_alone(situation)
     method = method_of(config)
+    if method not in traits_for(situation.engine).methods and method not in _ASYNC:
+        method = None  # a method that is not known here has no rule
     unpadded = config.get("disable_padded_drafter_batch") is True
     allows = method in _ASYNC and not unpadded
     findings: list[Finding | None] = []
