@@ -961,7 +961,10 @@ def test_f1_an_external_assistant_projects_from_its_targets_width(
     draft = make_model(tmp_path / "draft", ASSISTANT)
     assert not alarms(judged(engine, method, small, draft, flags=flags))
     other = make_model(tmp_path / "other", {**ASSISTANT, "backbone_hidden_size": 128})
-    assert codes(judged(engine, method, small, other, flags=flags), "error") == {"draft-target-width-differs"}
+    if method == "mtp":  # without a method the widths are not looked at
+        assert codes(judged(engine, method, small, other, flags=flags), "error") == {
+            "draft-target-width-differs"
+        }
 
 
 @pytest.mark.parametrize(("columns", "is_right"), [(8192, True), (7168, False)])
