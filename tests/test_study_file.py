@@ -67,7 +67,7 @@ workload:
         (11, "workload.concurrency.1"),
     ]
     messages = [message for _, _, message in found]
-    assert "'vlm'" in messages[0] and "llamacpp, vllm, sglang" in messages[0]
+    assert "'vlm'" in messages[0] and "llamacpp, sglang, vllm" in messages[0]
     assert "did you mean python?" in messages[1]
     assert "did you mean num_draft_tokens?" in messages[2]
     assert "got 0" in messages[3]

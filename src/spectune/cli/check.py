@@ -34,10 +34,10 @@ def check_subject(args: argparse.Namespace) -> int:
         show_json(document_text(result))
     else:
         console = Console(highlight=False, soft_wrap=True)
-        print_result(console, result, allowed=args.allow)
+        print_result(console, result, allowed=args.allow, everything=args.all)
         for number, further in enumerate(result.further, 2):
             console.print(Text(f"\n--- server {number} of {1 + len(result.further)} in this text"))
-            print_result(console, further, allowed=args.allow)
+            print_result(console, further, allowed=args.allow, everything=args.all)
     return 1 if result.errors(allowed=args.allow) else 0
 
 
@@ -106,18 +106,24 @@ def document_text(result: CheckResult) -> str:
     return json.dumps(result.document(), indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
-def print_result(console: Console, result: CheckResult, *, allowed: Sequence[str] = ()) -> None:
-    """What was read, the findings, what was not checked, and a line that sums up."""
+def print_result(
+    console: Console, result: CheckResult, *, allowed: Sequence[str] = (), everything: bool = False
+) -> None:
+    """What was read, the findings, and a line that sums up; notes and what was not checked with ``everything``."""
     for line in _facts_lines(result):
         console.print(Text(printable(line)))
-    print_findings(console, result.findings)
-    print_not_checked(console, result.not_checked)
+    shown = [finding for finding in result.findings if everything or finding.severity != "note"]
+    print_findings(console, shown)
+    if everything:
+        print_not_checked(console, result.not_checked)
     summary = counts_of(result.findings)
     stands = {f.code for f in result.findings if f.severity == "error"} & set(allowed)
     if stands:
         summary += f" (allowed: {', '.join(sorted(stands))})"
     if result.not_checked:
         summary += f", {len(result.not_checked)} not checked"
+    if len(shown) < len(result.findings) or (result.not_checked and not everything):
+        summary += " (--all shows them)"
     console.print(Text("\n" + summary))
 
 

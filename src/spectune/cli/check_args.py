@@ -40,6 +40,7 @@ def add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     parser.add_argument(
         "--offline", action="store_true", help="read hub models from the local cache only, fetch no headers"
     )
+    parser.add_argument("--all", action="store_true", help="show notes too, and what was not checked")
     add_allow(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
