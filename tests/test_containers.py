@@ -6,7 +6,7 @@ import pytest
 
 from spectune.domain.arm import Arm, Knobs
 from spectune.engines.adapter import EngineSetup, Launch
-from spectune.engines.containers import with_variables
+from spectune.engines.containers import container_call, owned, why_not_ours, with_variables
 from spectune.engines.registry import adapter_for
 from spectune.preflight.command.reading import read_command
 
@@ -78,3 +78,80 @@ def test_the_limit_of_running_requests_is_that_of_one_data_parallel_rank(flags, 
     launch = Launch(arm, setup, "127.0.0.1", 1, "t", None, concurrency)
     argv = list(adapter_for("sglang").command(launch).argv)
     assert argv[argv.index("--max-running-requests") + 1] == str(limit)
+
+
+def test_a_launch_has_a_name_and_a_label_of_its_own_and_the_runtime_keeps_how_it_ended():
+    given = "docker --context far run --rm --name box -v /m:/m -e A=1 --gpus all image serve --name x --rm"
+    argv, call = owned(given.split(), marker="0123456789abcdef", carried=("MARK",))
+    assert argv == [
+        "docker",
+        "--context",
+        "far",
+        "run",
+        "--name",
+        "spectune-0123456789ab",
+        "--label",
+        "spectune.server=0123456789abcdef",
+        "--init",
+        "--env",
+        "MARK",
+        "-v",
+        "/m:/m",
+        "-e",
+        "A=1",
+        "--gpus",
+        "all",
+        "image",
+        "serve",
+        "--name",
+        "x",
+        "--rm",
+    ]
+    assert call == {"client": ["docker", "--context", "far"], "label": "spectune.server=0123456789abcdef"}
+
+
+@pytest.mark.parametrize(
+    ("given", "client", "verb"),
+    [
+        ("sudo -n docker run i", "sudo -n docker", "run"),
+        ("docker compose -f c.yaml run svc", "docker", "run"),
+        ("docker-compose run svc", "docker", "run"),
+        ("/usr/bin/docker container run i", "/usr/bin/docker", "run"),
+        ("nvidia-docker run i", "nvidia-docker", "run"),
+        ("podman exec box python3", "podman", "exec"),
+    ],
+)
+def test_the_same_runtime_is_reached_again_however_the_command_is_written(given, client, verb):
+    call = container_call(given.split())
+    assert call is not None
+    assert (" ".join(call.client), call.verb) == (client, verb)
+
+
+def test_sudo_hands_on_the_variables_that_are_passed_in():
+    argv = with_variables(["sudo", "-n", "docker", "run", "i"], {"A": "1", "DOCKER_HOST": "unix:///x"})
+    assert argv == ["sudo", "--preserve-env=A", "-n", "docker", "run", "--env", "A", "i"]
+
+
+@pytest.mark.parametrize("given", ["docker ps", "python3 -m docker run", "bash -c docker", "./docker.sh run"])
+def test_another_program_is_no_container(given):
+    assert container_call(given.split()) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ("run -d i", "-d"),
+        ("run -itd i", "-d"),
+        ("run --detach=true i", "-d"),
+        ("run --restart always i", "--restart"),
+    ],
+)
+def test_a_container_that_nobody_would_watch_is_refused(given, word):
+    assert word in str(why_not_ours(["docker", *given.split()]))
+
+
+@pytest.mark.parametrize(
+    "given", ["run -it i", "run --restart no i", "run --restart=no i", "run i python3 -d"]
+)
+def test_what_can_be_watched_is_not_refused(given):
+    assert why_not_ours(["docker", *given.split()]) is None

@@ -67,6 +67,8 @@ class StopProof(Record):
     """Shared-memory segments that it had left behind."""
     segments_left: tuple[str, ...] = ()
     """What stays of it in /dev/shm, and why it was not removed."""
+    containers_gone: tuple[str, ...] = ()
+    """Ids that the container runtime no longer knows: those of its own."""
     gpu: str = "not asked"
     """``no GPU``, or the memory in use on each before and after."""
 

@@ -1,32 +1,158 @@
-"""Servers that a container program starts: the client's variables do not reach them by themselves."""
+"""Servers that a container program starts: what the client's command must say, so that they are ours to end.
+
+A launch gets a name and a label of its own, ``--init`` where the program has it by itself, and its variables by name.
+The supervisor asks the same client about the containers that have this label, and touches no others.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
+from typing import Any
 
-PROGRAMS = frozenset({"docker", "podman", "nerdctl"})
+PROGRAMS = frozenset({"docker", "podman", "nerdctl", "nvidia-docker", "docker-compose"})
+SWITCHES = frozenset(
+    {
+        *("-d", "--detach", "-i", "--interactive", "-t", "--tty", "-it", "-ti", "-dit", "-itd", "-id", "-td"),
+        *("--rm", "--privileged", "--init", "--read-only", "-P", "--publish-all", "--no-healthcheck"),
+        *("--oom-kill-disable", "--sig-proxy", "-q", "--quiet", "--tls-verify", "--replace", "--no-hosts"),
+        *("-T", "--no-TTY", "--no-deps", "--service-ports", "--build", "--use-aliases", "--remove-orphans"),
+    }
+)
+"""Options of ``run`` and ``exec`` that stand alone; everything else that begins with a dash takes a word."""
+LABEL = "spectune.server"
 _VERBS = ("run", "exec")
+_IN_FRONT = frozenset({"sudo", "env", "nice", "ionice", "nohup", "setsid", "time", "numactl", "taskset"})
+_DETACHED = re.compile(r"--detach(=true)?|-[it]*d[it]*")
+_CLIENTS_OWN = re.compile(
+    r"DOCKER_\w+|CONTAINER_\w+|CONTAINERS_\w+|BUILDKIT_\w+|COMPOSE_\w+|PATH|HOME|LD_LIBRARY_PATH|XDG_RUNTIME_DIR"
+)
+"""Variables that speak to the client: a server inside gets them only from an option of the user's."""
+
+
+@dataclass(frozen=True)
+class ContainerCall:
+    """A command that has a container program start a server."""
+
+    client: tuple[str, ...]
+    """The words that reach the same runtime again: the program, what stands in front, and its own options."""
+    verb: str
+    before: tuple[str, ...]
+    """Everything up to the verb, and the verb."""
+    options: tuple[tuple[str, ...], ...]
+    """Each with its value, if that is a word of its own."""
+    rest: tuple[str, ...]
+    """The image, or the container, and the command inside."""
+
+    @property
+    def is_compose(self) -> bool:
+        return any(PurePath(word).name in ("compose", "docker-compose") for word in self.before)
+
+    @property
+    def program(self) -> str:
+        return next(PurePath(word).name for word in self.client if PurePath(word).name in PROGRAMS)
+
+    def given(self, *names: str) -> list[tuple[str, ...]]:
+        """The options of these names, as they stand."""
+        return [option for option in self.options if option[0].partition("=")[0] in names]
+
+    def argv(self, *, added: Sequence[str] = (), dropped: Sequence[str] = ()) -> list[str]:
+        """The command with more options in front of the user's, and without those called ``dropped``."""
+        gone = self.given(*dropped)
+        kept = [word for option in self.options if option not in gone for word in option]
+        return [*self.before, *added, *kept, *self.rest]
+
+
+def container_call(argv: Sequence[str]) -> ContainerCall | None:
+    """The words of ``argv`` by their part; ``None`` if no container program runs a server there."""
+    words = list(argv)
+    at = next((i for i, word in enumerate(words) if PurePath(word).name in PROGRAMS), len(words))
+    verb = next((i for i, word in enumerate(words) if i > at and word in _VERBS), None)
+    if verb is None or (at > 0 and PurePath(words[0]).name not in _IN_FRONT):
+        return None
+    program, own = words[at], words[at + 1 : verb]
+    if PurePath(program).name == "docker-compose":
+        program, own = program.removesuffix("-compose"), []
+    elif "compose" in own:
+        own = own[: own.index("compose")]
+    client = (*words[:at], program, *(word for word in own if word != "container"))
+    options, rest = _options(words[verb + 1 :])
+    return ContainerCall(client, words[verb], tuple(words[: verb + 1]), options, tuple(rest))
+
+
+def _options(words: Sequence[str]) -> tuple[tuple[tuple[str, ...], ...], list[str]]:
+    """The leading options, each with its value, and what stands behind them."""
+    options: list[tuple[str, ...]] = []
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        glued = "=" in word if word.startswith("--") else re.fullmatch(r"-[epvl].+|-[itd]+", word) is not None
+        alone = glued or word in SWITCHES or not rest
+        options.append((word,) if alone else (word, rest.pop(0)))
+    return tuple(options), rest
 
 
 def is_container(argv: Sequence[str]) -> bool:
-    return bool(argv) and PurePath(argv[0]).name in PROGRAMS
+    """Whether a container program starts the server."""
+    return container_call(argv) is not None
+
+
+def why_not_ours(argv: Sequence[str]) -> str | None:
+    """Why a container command cannot be a server that is watched and ended; ``None``: it can."""
+    call = container_call(argv)
+    if call is None:
+        return None
+    if any(_DETACHED.fullmatch(option[0]) for option in call.options):
+        return (
+            f"`{call.program} {call.verb} -d` returns at once, and nobody would watch the server: leave -d out "
+            "(its output is kept in the log of the trial)"
+        )
+    restart = [
+        word for option in call.given("--restart") for word in option if word not in ("--restart", "no")
+    ]
+    if restart and restart != ["--restart=no"]:
+        return "--restart would start a server again that spectune has stopped: leave it out"
+    return None
 
 
 def with_variables(prefix: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """``prefix`` with ``--env NAME`` for each variable: the client passes on its own value, so none is in the command.
 
-    Another program's prefix, and a variable that it names itself, stay as they are.
+    Another program's prefix, and a variable that it names itself, stay as they are; so do variables of the client's.
     """
-    words = list(prefix)
-    verb = next((i for i, word in enumerate(words) if word in _VERBS), None)
-    if not is_container(words) or verb is None:
-        return words
-    named = _named(words[verb + 1 :])
-    passed = [word for name in env if name not in named for word in ("--env", name)]
-    return [*words[: verb + 1], *passed, *words[verb + 1 :]]
+    call = container_call(prefix)
+    if call is None:
+        return list(prefix)
+    named = _named([word for option in call.options for word in option])
+    wanted = [name for name in env if name not in named and not _CLIENTS_OWN.fullmatch(name)]
+    argv = call.argv(added=[word for name in wanted for word in ("--env", name)])
+    if wanted and PurePath(argv[0]).name == "sudo":  # which hands on no variable that it is not told of
+        argv.insert(1, f"--preserve-env={','.join(wanted)}")
+    return argv
+
+
+def owned(
+    argv: Sequence[str], *, marker: str, carried: Sequence[str]
+) -> tuple[list[str], dict[str, Any] | None]:
+    """The command of a server that is known by ``marker``, and what its supervisor must know to ask for it.
+
+    ``carried``: variables by which its processes are known. ``--rm`` is left out: the supervisor reads how the
+    container ended, and then removes it.
+    """
+    argv = with_variables(argv, dict.fromkeys(carried, ""))
+    call = container_call(argv)
+    if call is None:
+        return argv, None
+    if call.verb == "exec":
+        return argv, {"client": list(call.client), "label": None}
+    label = f"{LABEL}={marker}"
+    added = ["--name", f"spectune-{marker[:12]}", "--label", label]
+    if call.program in ("docker", "nvidia-docker") and not call.is_compose and not call.given("--init"):
+        added.append("--init")
+    return call.argv(added=added, dropped=("--name", "--rm")), {"client": list(call.client), "label": label}
 
 
 def variables_inside(argv: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:

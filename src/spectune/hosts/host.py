@@ -15,10 +15,12 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from spectune.domain.trial import StopProof
+from spectune.engines.containers import owned
 from spectune.errors import EnvironmentFailed, HostUnreachable, NodeLost
 from spectune.hosts.channel import Channel
 from spectune.hosts.facts import Ended, HostFacts, ServerStatus, read_host_facts, read_server_status
 from spectune.hosts.supervised import SupervisedServer, stop_proof
+from spectune.hosts.supervisor import FOLDER, MARKER
 
 _CONNECT_AGAIN_AFTER_S = (0.2, 1.0, 3.0)
 
@@ -124,10 +126,13 @@ class Host:
         server_id = server_id or new_server_id()
         log_path.parent.mkdir(parents=True, exist_ok=True)
         log_start = log_path.stat().st_size if log_path.exists() else 0  # noqa: ASYNC240
+        marker = uuid.uuid4().hex
+        argv, container = owned(spec.argv, marker=marker, carried=(MARKER, FOLDER))
         wanted = {
             **asdict(spec),
-            "argv": list(spec.argv),
-            "marker": uuid.uuid4().hex,
+            "argv": argv,
+            "marker": marker,
+            "container": container,
             "log_path": str(log_path) if self.shares_files else None,
             "cwd": str(Path.cwd()) if self.shares_files else None,
         }

@@ -274,4 +274,5 @@ def stop_proof(proof: dict[str, Any]) -> StopProof:
         segments_seen=proof["segments_seen"],
         segments_removed=tuple(proof["segments_removed"]),
         segments_left=tuple(proof.get("segments_left", ())),
+        containers_gone=tuple(proof.get("containers_gone", ())),
     )

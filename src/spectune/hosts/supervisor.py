@@ -17,6 +17,9 @@ supervisor itself is killed, its parent is a second subreaper that does nothing 
 left becomes its child. Every process is also known by pid and start time, and by the marker and the folder in its
 environment, which find a server whose record is gone. Nothing is ever signalled for its name, or for holding a port.
 
+A server in a container is below the runtime's daemon. Its processes are known by the marker, and by the control group
+of the container; the container by its label, which no other has. It is the runtime that stops it and says it is gone.
+
 It serves as long as somebody renews the lease. When nobody does, it stops the server and leaves a record.
 
 The control socket speaks one JSON object per line: ``{"id": 1, "do": "status"}`` is answered by an object with
@@ -247,19 +250,40 @@ def descendants(table: dict[int, Process], root: int) -> set[int]:
 
 
 def members(
-    marker: str, known: Iterable[tuple[int, int]], *, since: int, root: int | None = None
+    marker: str,
+    known: Iterable[tuple[int, int]],
+    *,
+    since: int,
+    root: int | None = None,
+    containers: Iterable[str] = (),
 ) -> list[Process]:
-    """The living processes of a server: below ``root``, marked, known by pid and start, or below one of these."""
+    """The living processes of a server: below ``root``, marked, known by pid and start, or below one of these.
+
+    Those in the control groups of ``containers`` too.
+    """
     table = process_table()
     table.pop(os.getpid(), None)
     ours = descendants(table, root) if root is not None else set()
     ours |= {pid for pid, start in known if pid in table and table[pid].start == start}
     for pid, process in table.items():
-        if pid not in ours and process.start >= since and marker_of(pid) == marker:
+        is_new = pid not in ours and process.start >= since
+        if is_new and (marker_of(pid) == marker or is_inside(pid, containers)):
             ours.add(pid)
     for pid in list(ours):
         ours |= {child for child in descendants(table, pid) if table[child].start >= since}
     return [table[pid] for pid in sorted(ours) if table[pid].is_alive]
+
+
+def is_inside(pid: int, containers: Iterable[str]) -> bool:
+    """Whether a process is in the control group of one of these containers, by their ids, which are in its name."""
+    if not containers:
+        return False
+    try:
+        with open(f"/proc/{pid}/cgroup", errors="replace") as file:
+            text = file.read()
+    except _UNSEEN:
+        return False
+    return any(name in text for name in containers)
 
 
 class Trace(NamedTuple):
@@ -604,6 +628,117 @@ def sysv_segments() -> list[_Ipc]:
     return [_Ipc(int(row[at["shmid"]]), int(row[at["cpid"]])) for row in rows]
 
 
+# --- containers ------------------------------------------------------------------------------------------------
+
+
+_CLIENT_VARIABLES = (
+    *("PATH", "HOME", "LD_LIBRARY_PATH", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"),
+    *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"),
+    *("CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"),
+)
+_ASK_RUNTIME_S = 15.0
+_NOT_STARTED = (125, 126, 127)
+"""Exit codes by which ``docker run`` says that nothing of the server has run."""
+
+
+class Runtime:
+    """A container program, for the containers of one server: those with its label, and no others."""
+
+    def __init__(self, client: list[str], label: str, env: dict[str, str]) -> None:
+        self.client = client
+        self.label = label
+        self.env = env
+        """The variables by which its client finds the daemon; without secrets."""
+
+    def ids(self) -> list[str]:
+        """Containers of the server, whatever their state; raises ``OSError`` where the runtime does not say."""
+        said = self._ask("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={self.label}")
+        return [word for word in said.split() if re.fullmatch(r"[0-9a-f]{12,64}", word)]
+
+    def state(self, container: str) -> dict[str, Any]:
+        """As ``inspect`` gives it; raises ``OSError``."""
+        try:
+            state = json.loads(self._ask("inspect", "--format", "{{json .State}}", container))
+        except ValueError:
+            state = None
+        if not isinstance(state, dict):
+            raise OSError(f"{self.client[0]} inspect: its answer was not understood")
+        return state
+
+    def remove(self, containers: Iterable[str]) -> None:
+        with contextlib.suppress(OSError):
+            self._ask("rm", "--force", *containers)
+
+    def stop(self, containers: Iterable[str], *, grace_s: float) -> Generator[float, None, None]:
+        """SIGTERM, and SIGKILL after the grace, by the runtime; yields the seconds to wait."""
+        words = [*self.client, "stop", "--time", str(int(grace_s + 0.99)), *containers]
+        null = subprocess.DEVNULL
+        try:
+            client = subprocess.Popen(
+                words, env={**os.environ, **self.env}, stdin=null, stdout=null, stderr=null, cwd="/"
+            )
+        except OSError:
+            return
+        deadline = time.monotonic() + grace_s + _ASK_RUNTIME_S
+        while client.poll() is None and time.monotonic() < deadline:
+            yield _STOP_TICK_S
+        if client.poll() is None:
+            client.kill()
+            client.wait()
+
+    def _ask(self, *words: str) -> str:
+        argv = [*self.client, *words]
+        env = {**os.environ, **self.env}
+        try:
+            reply = subprocess.run(
+                argv,
+                env=env,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_ASK_RUNTIME_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise OSError(f"{self.client[0]} {words[0]}: no answer within {_ASK_RUNTIME_S:g} s") from None
+        if reply.returncode != 0:
+            raise OSError(f"{self.client[0]} {words[0]}: {printable(reply.stderr.strip())[-300:]}")
+        return reply.stdout
+
+
+def runtime_of(record: dict[str, Any], env: dict[str, str] | None = None) -> Runtime | None:
+    """Of a specification or a record; ``None`` for a server in no container that was made for it."""
+    call = record.get("container")
+    if not isinstance(call, dict) or not call.get("label"):
+        return None
+    found = env if env is not None else call.get("env")
+    variables = found if isinstance(found, dict) else {}
+    kept = {name: str(variables[name]) for name in _CLIENT_VARIABLES if name in variables}
+    return Runtime([str(word) for word in call.get("client", ())], str(call["label"]), kept)
+
+
+def remove_containers(
+    runtime: Runtime, known: set[str], *, may_run: Callable[[], bool]
+) -> tuple[list[str], list[str]]:
+    """Removes the containers of a server whose client has ended; returns those that are gone, and what is left.
+
+    ``may_run``: asked where the runtime gives no answer.
+    """
+    try:
+        found = set(runtime.ids())
+        known |= found
+        if found:
+            runtime.remove(sorted(found))
+            found = set(runtime.ids())
+    except OSError as error:
+        if may_run():
+            return [], [f"a container with the label {runtime.label}: {error}"]
+        return [], []
+    return sorted(known - found), [f"container {name[:12]} ({runtime.client[0]})" for name in sorted(found)]
+
+
 # --- the supervisor --------------------------------------------------------------------------------------------
 
 
@@ -645,6 +780,10 @@ class Supervisor:
         self.since = me.start if me is not None else 0
         self.me = [os.getpid(), self.since]
         self.keeper = list(keeper.key) if keeper is not None else None
+        self.runtime = runtime_of(spec, {**os.environ, **spec.get("env", {})})
+        self.containers: set[str] = set()
+        self.seen_inside = False
+        """Whether processes of its containers were seen here: then it is known when they are gone."""
         self.renew()
 
     # starting
@@ -782,17 +921,40 @@ class Supervisor:
         self.ended["code"] = code
         self.ended["oom_kills"] = oom_kill_count() - self.oom_kills
         if self.stopping is None:
+            self.look_at_container_end(code)
             self.tell({"event": "ended", **self.ended})
             self.begin_stop(None, grace_s=2.0)
+
+    def look_at_container_end(self, code: int) -> None:
+        """What the runtime knows of the end of a server whose client has ended with ``code``."""
+        assert self.ended is not None
+        try:
+            states = [self.runtime.state(name) for name in self.runtime.ids()] if self.runtime else []
+        except OSError as error:
+            self.say(str(error))
+            return
+        for state in states:
+            if state.get("Running"):
+                self.ended["reason"] = f"the client of its container ended with code {code} while it ran"
+            elif state.get("OOMKilled"):
+                self.ended["oom_kills"] = max(1, self.ended["oom_kills"])
+
+    def find_containers(self) -> None:
+        """Learns the ids, once."""
+        if self.runtime is not None and not self.containers:
+            with contextlib.suppress(OSError):
+                self.containers.update(self.runtime.ids())
 
     def scan(self) -> None:
         """Learns the tree: who belongs to it, what it holds in shared memory; watches newcomers' ends."""
         began = time.monotonic()
         self.next_scan = began + _AGAIN_S
+        self.find_containers()
         alive = self.members()
         for process in alive:
             if process.key not in self.known:
                 self.known[process.key] = command_of(process.pid)
+                self.seen_inside = self.seen_inside or is_inside(process.pid, self.containers)
                 self._watch(process)
             elif self.known[process.key] != command_of(process.pid) != "?":
                 self.known[process.key] = command_of(process.pid)
@@ -807,7 +969,9 @@ class Supervisor:
         self.write_status()
 
     def members(self) -> list[Process]:
-        return members(self.marker, self.known, since=self.since, root=os.getpid())
+        return members(
+            self.marker, self.known, since=self.since, root=os.getpid(), containers=self.containers
+        )
 
     def look_at_segments(self) -> None:
         began = time.monotonic()
@@ -913,14 +1077,29 @@ class Supervisor:
             raise
 
     def _stop(self, grace_s: float) -> Iterator[float]:
-        """TERM to the leader, then to all, then KILL; yields the seconds to wait before it goes on."""
+        """TERM to the leader, then to all, then KILL; yields the seconds to wait before it goes on.
+
+        A container is stopped first, and by its runtime: its client would pass the signal on, and wait for no end.
+        """
         began = time.monotonic()
+        if self.runtime is not None:
+            self.find_containers()
+            if self.containers:
+                yield from self.runtime.stop(sorted(self.containers), grace_s=grace_s)
         leader = read_process(self.leader[0])
         if leader is not None and leader.key == self.leader and leader.is_alive:
             terminate([leader])
             while time.monotonic() < began + grace_s and self.leader[0] not in self.exits:
                 yield _STOP_TICK_S
         remaining = yield from end_all(self.members, self.killed, term_s=min(_TERM_ALL_S, grace_s))
+        containers: tuple[list[str], list[str]] = ([], [])
+        if self.runtime is not None:
+            not_started = not self.containers and self.exits.get(self.leader[0]) in _NOT_STARTED
+            containers = remove_containers(
+                self.runtime,
+                self.containers,
+                may_run=lambda: not not_started and not (self.containers and self.seen_inside),
+            )
         deadline = time.monotonic() + _REAP_WAIT_S
         while not remaining and has_no_child() is False and time.monotonic() < deadline:
             yield _STOP_TICK_S
@@ -933,6 +1112,7 @@ class Supervisor:
             creators={pid for pid, _ in self.known},
             existed_sysv=self.existed_sysv,
             took_s=time.monotonic() - began,
+            containers=containers,
         )
         self.proof["no_child_left"] = has_no_child()
 
@@ -956,6 +1136,14 @@ class Supervisor:
             "log_path": self.log_path,
             "lease_s": self.lease_s,
             "label": self.spec.get("label"),
+            "container": None
+            if self.runtime is None
+            else {
+                "client": self.runtime.client,
+                "label": self.runtime.label,
+                "env": self.runtime.env,
+                "ids": sorted(self.containers),
+            },
             "key": self.spec.get("key"),
             "owner": self.spec.get("owner"),
             "known": [[pid, start, command] for (pid, start), command in sorted(self.known.items())],
@@ -1034,6 +1222,8 @@ class Supervisor:
         self.scan()
         alive = {process.key for process in self.members()} - {self.leader}
         programs = self.programs({pid for pid, _ in alive} | {self.leader[0]})
+        hidden = {k for k in alive if program_of(k[0]) is None and is_inside(k[0], self.containers)}
+        alive -= hidden  # of what may not be seen it is not known which ends are ordinary
         self.workers = {key for key in alive if not programs or program_of(key[0]) in (None, *programs)}
         return {"workers": sorted(pid for pid, _ in self.workers)}
 
@@ -1156,9 +1346,11 @@ def prove(
     creators: set[int],
     existed_sysv: set[int],
     took_s: float,
+    containers: tuple[list[str], list[str]] = ([], []),
 ) -> dict[str, Any]:
-    """What a stop left: ``left`` is empty only if nothing is."""
+    """What a stop left: ``left`` is empty only if nothing is. ``containers``: those that are gone, and what is left."""
     left = [f"process {p.pid} ({command_of(p.pid)}{_of_another_user(p.pid)})" for p in remaining]
+    left += containers[1]
     removed: list[str] = []
     kept: list[str] = []
     closed: list[int] = []
@@ -1181,6 +1373,7 @@ def prove(
     return {
         "took_s": took_s,
         "killed": sorted(killed),
+        "containers_gone": containers[0],
         "left": left,
         "ports_closed": closed,
         "ports_taken": taken,
@@ -1752,6 +1945,7 @@ def _record_from(folder: str, trace: Trace) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
         read = json.loads(read_text(os.path.join(folder, "spec.json")))
         spec = read if read.get("marker") == trace.marker or not trace.marker else {}
+    lost = runtime_of(spec, {**os.environ, **spec.get("env", {})})
     processes = sorted(trace.processes, key=lambda process: process.start)
     everyone = [*processes, *trace.watchers.values()]
     watcher, keeper = (trace.watchers.get(role) for role in (_WATCHER, _KEEPER))
@@ -1772,6 +1966,7 @@ def _record_from(folder: str, trace: Trace) -> dict[str, Any]:
         "log_path": str(spec.get("log_path") or os.path.join(folder, LOG)),
         "label": spec.get("label"),
         "owner": spec.get("owner"),
+        "container": None if lost is None else {**spec["container"], "env": lost.env},
         "known": [[process.pid, process.start, command_of(process.pid)] for process in processes],
         "existed": segments_now(),
         "existed_sysv": [segment.shmid for segment in sysv_segments()],
@@ -1808,8 +2003,16 @@ def orphans(status: dict[str, Any]) -> list[Process]:
     keeper = watcher_of(status, _KEEPER)
     known = [(pid, start) for pid, start, _ in status["known"]]
     root = None if keeper is None else keeper.pid
-    found = members(status["marker"], known, since=status["since"], root=root)
+    inside = container_ids(status)
+    found = members(status["marker"], known, since=status["since"], root=root, containers=inside)
     return [process for process in found if list(process.key) != status["supervisor"]]
+
+
+def container_ids(status: dict[str, Any]) -> list[str]:
+    """The containers that a record names."""
+    call = status.get("container")
+    names = call.get("ids") if isinstance(call, dict) else None
+    return [name for name in names or () if isinstance(name, str) and re.fullmatch(r"[0-9a-f]{12,64}", name)]
 
 
 def retire(status: dict[str, Any]) -> str | None:
@@ -1860,9 +2063,19 @@ def sweep(folder: str) -> int:
     segments = segments_recorded(status)
     creators = {pid for pid, _, _ in status["known"]} | {process.pid for process in orphans(status)}
     segments.look(lambda: orphans(status), creators)
+    runtime = runtime_of(status)
+    known = set(container_ids(status))
+    if runtime is not None:
+        with contextlib.suppress(OSError):
+            known |= set(runtime.ids())
+        for pause_s in runtime.stop(sorted(known), grace_s=_TERM_ALL_S) if known else ():
+            time.sleep(pause_s)
     for pause_s in end_all(lambda: orphans(status), killed, term_s=_TERM_ALL_S):
         time.sleep(pause_s)
     remaining = orphans(status)
+    containers: tuple[list[str], list[str]] = ([], [])
+    if runtime is not None:
+        containers = remove_containers(runtime, known, may_run=lambda: not known)
     proof = prove(
         remaining,
         killed=killed,
@@ -1872,6 +2085,7 @@ def sweep(folder: str) -> int:
         creators=creators,
         existed_sysv=set(status["existed_sysv"]),
         took_s=time.monotonic() - began,
+        containers=containers,
     )
     if keeper is not None and not remaining:
         deadline = time.monotonic() + _REAP_WAIT_S

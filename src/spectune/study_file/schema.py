@@ -19,6 +19,7 @@ from spectune.domain.arm import FACTORS, FlagValue
 from spectune.domain.secrets import redacted
 from spectune.domain.study import LaunchOrder
 from spectune.domain.workload import too_few_requests
+from spectune.engines.containers import why_not_ours
 from spectune.engines.registry import ENGINE_NAMES, adapter_for
 from spectune.errors import BadInput
 
@@ -100,6 +101,14 @@ class EngineRun(_Spec):
         default=False,
         description="Launch although other processes hold memory of the GPUs that will be used.",
     )
+
+    @field_validator("command")
+    @classmethod
+    def _can_be_watched(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        reason = why_not_ours(value)
+        if reason is not None:
+            raise ValueError(reason)
+        return value
 
     @field_validator("env", mode="before")
     @classmethod

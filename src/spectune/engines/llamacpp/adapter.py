@@ -69,7 +69,7 @@ class LlamaCpp:
         if arm.knobs.cuda_graphs is False:
             own["GGML_CUDA_DISABLE_GRAPHS"] = "1"
         if setup.command:
-            prefix = with_variables(setup.command, own)
+            prefix = with_variables(setup.command, {**setup.env, **own})
         elif setup.executable:
             prefix = [setup.executable]
         else:

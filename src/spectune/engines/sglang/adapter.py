@@ -55,7 +55,7 @@ class Sglang:
         setup, arm = launch.setup, launch.arm
         own = {**_imposing(arm), **arm.env}
         if setup.command:
-            prefix = with_variables(setup.command, own)
+            prefix = with_variables(setup.command, {**setup.env, **own})
         elif setup.python:
             prefix = [setup.python, "-m", "sglang.launch_server"]
         else:

@@ -67,7 +67,11 @@ class Vllm:
         own_address = {} if rank is None else {"VLLM_HOST_IP": rank.address}
         added = {"VLLM_SERVER_DEV_MODE": "1", **own_address}
         if setup.command:
-            prefix = [*with_variables(setup.command, {**added, **arm.env}), "--model", launch.target_path]
+            prefix = [
+                *with_variables(setup.command, {**added, **setup.env, **arm.env}),
+                "--model",
+                launch.target_path,
+            ]
         elif setup.python and not answers:
             # Only `vllm serve` knows --headless; the API server's own module would start a second API.
             prefix = [setup.python, "-m", "vllm.entrypoints.cli.main", "serve", launch.target_path]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from spectune.engines.containers import given_gpus
+from spectune.engines.containers import PROGRAMS, SWITCHES, given_gpus
 from spectune.engines.registry import launched_traits, traits_for
 from spectune.engines.traits import CommandForms
 from spectune.errors import BadInput
@@ -38,16 +38,7 @@ _WRAPPERS: Mapping[str, frozenset[str]] = {
 _FIRST_WORD_IS_THEIRS = frozenset({"taskset", "timeout"})
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 
-_CONTAINER_PROGRAMS = frozenset({"docker", "podman", "nerdctl", "docker-compose", KUBERNETES})
-_CONTAINER_SWITCHES = frozenset(
-    {
-        *("-d", "--detach", "-i", "--interactive", "-t", "--tty", "-it", "-ti", "-dit", "-itd", "-id", "-td"),
-        *("--rm", "--privileged", "--init", "--read-only", "-P", "--publish-all", "--no-healthcheck"),
-        *("--oom-kill-disable", "--sig-proxy", "-q", "--quiet", "--tls-verify", "--replace", "--no-hosts"),
-        *("-T", "--no-TTY", "--no-deps", "--service-ports", "--build", "--use-aliases", "--remove-orphans"),
-    }
-)
-"""Everything else that begins with a dash takes a word, as most options of ``run`` do."""
+_CONTAINER_PROGRAMS = PROGRAMS | {KUBERNETES}
 
 
 @dataclass(frozen=True)
@@ -295,7 +286,7 @@ def _container_option(rest: list[str], options: _ContainerOptions, variables: Ma
     word = rest.pop(0)
     name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
     if not equals:
-        if name in _CONTAINER_SWITCHES or not rest:
+        if name in SWITCHES or not rest:
             return
         glued = re.fullmatch(r"(-[epv])(.+)", name) if not name.startswith("--") else None
         if glued:
