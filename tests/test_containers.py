@@ -6,7 +6,13 @@ import pytest
 
 from spectune.domain.arm import Arm, Knobs
 from spectune.engines.adapter import EngineSetup, Launch
-from spectune.engines.containers import container_call, owned, why_not_ours, with_variables
+from spectune.engines.containers import (
+    container_call,
+    failure_of_runtime,
+    owned,
+    why_not_ours,
+    with_variables,
+)
 from spectune.engines.registry import adapter_for
 from spectune.preflight.command.reading import read_command
 
@@ -155,3 +161,52 @@ def test_a_container_that_nobody_would_watch_is_refused(given, word):
 )
 def test_what_can_be_watched_is_not_refused(given):
     assert why_not_ours(["docker", *given.split()]) is None
+
+
+# Said by Docker 20.10 and 28.2 here, the last four by the projects' public issues.
+RUNTIME_SAYS = {
+    "docker: Cannot connect to the Docker daemon at unix:///nonexistent. Is the docker daemon running?.": "DOCKER_HOST",
+    'docker: Error response from daemon: Get "https://registry-1.docker.io/v2/": dial tcp: lookup '
+    "registry-1.docker.io on 10.0.0.1:53: no such host.": "fetched",
+    'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].': "nvidia-ctk",
+    "docker: nvidia.com/gpu=all is not an absolute path.": "nvidia-ctk",
+    "docker: Error response from daemon: Unknown runtime specified nvidia.": "nvidia-ctk",
+    'docker: Error response from daemon: Conflict. The container name "/t" is already in use by container "7c6e9".': (
+        "--name"
+    ),
+    "docker: Error response from daemon: failed to create shim task: OCI runtime create failed: runc create failed: "
+    'unable to start container process: exec: "nosuchprog": executable file not found in $PATH: unknown.': (
+        "no such program"
+    ),
+    "docker: Error response from daemon: failed to create shim task: OCI runtime create failed: runc create failed: "
+    'unable to start container process: exec: "/etc": permission denied: unknown.': "may not be run",
+    "Error: No such container: nosuchbox": "docker ps",
+    'invalid argument "1xx" for "--shm-size" flag: invalid size: \'1xx\'': "does not take",
+    "docker: Error response from daemon: pull access denied for x, repository does not exist or may require "
+    "'docker login': denied: requested access to the resource is denied.": "docker login",
+    "docker: Error response from daemon: driver failed programming external connectivity on endpoint a (b): Bind for "
+    "0.0.0.0:8000 failed: port is already allocated.": "published",
+    "docker: Got permission denied while trying to connect to the Docker daemon socket at "
+    "unix:///var/run/docker.sock": "group docker",
+    "docker: failed to register layer: write /usr/lib/x.so: no space left on device.": "prune",
+}
+
+
+@pytest.mark.parametrize("line", RUNTIME_SAYS)
+def test_a_failure_of_the_runtime_is_told_with_what_to_do_about_it(line):
+    cause = failure_of_runtime(["Unable to find image 'x' locally", line, "See 'docker run --help'."])
+    assert cause is not None and cause.message == line
+    assert RUNTIME_SAYS[line] in str(cause.remedy)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERROR: [Errno 98] error while attempting to bind on address: address already in use",
+        "OSError: [Errno 28] No space left on device",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/models/x'",
+    ],
+)
+def test_what_the_server_inside_says_is_not_the_runtimes(line):
+    assert failure_of_runtime([line]) is None

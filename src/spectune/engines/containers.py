@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
+from spectune.engines.adapter import Cause
+
 PROGRAMS = frozenset({"docker", "podman", "nerdctl", "nvidia-docker", "docker-compose"})
 SWITCHES = frozenset(
     {
@@ -222,3 +224,66 @@ def _named(words: Sequence[str]) -> dict[str, str | None]:
         name, equals, value = text.removeprefix("=").partition("=")
         found[name] = value if equals else None
     return found
+
+
+_SAYS = r"^(?:docker|Error|Error response from daemon|ERRO\[\d+\]|invalid argument|Cannot connect)\b.*?"
+"""How the clients of docker and podman begin their own complaints: a server's line does not count as one."""
+_FAILURES: tuple[tuple[str, str], ...] = (
+    (
+        r"Cannot connect to the Docker daemon|failed to connect to the docker API|[Cc]annot connect to Podman",
+        "start the daemon (`systemctl start docker`), or set DOCKER_HOST to the socket of the one that runs",
+    ),
+    (
+        r"permission denied while trying to connect to the [Dd]ocker",
+        "add yourself to the group docker, use rootless docker or podman, or write `sudo -n docker run ...`",
+    ),
+    (
+        r"pull access denied|manifest unknown|manifest for \S+ not found|No such image|unable to copy from source"
+        r"|initializing source docker://|did not resolve to an alias|unauthorized|lookup \S+ on \S+ no such host"
+        r"|registry\S*/v2/",
+        "the image is not here and could not be fetched: check its name and tag, log in (`docker login`), or pull it "
+        "where there is a network",
+    ),
+    (
+        r"could not select device driver|nvidia-container-cli|[Uu]nknown (?:or invalid )?runtime"
+        r"|unresolvable CDI devices|nvidia\.com/gpu=\S+ is not an absolute path",
+        "this daemon cannot hand out GPUs: install the NVIDIA Container Toolkit, `nvidia-ctk runtime configure`, and "
+        "restart the daemon; for podman `nvidia-ctk cdi generate`",
+    ),
+    (
+        r"container name \S+ is already in use|name \S+ is in use",
+        "remove that container, or leave --name out: spectune gives each launch its own",
+    ),
+    (
+        r"port is already allocated|address already in use",
+        "another program holds the published port: end it, or leave -p out, since spectune publishes a free one",
+    ),
+    (
+        r"[Nn]o space left on device",
+        "the daemon's disk is full: `docker system df` says by what, `docker system prune` frees it",
+    ),
+    (
+        r"executable file not found|no such file or directory: unknown",
+        "the image has no such program: check the words behind the image's name",
+    ),
+    (r"permission denied: unknown", "the image's program may not be run: check the words behind its name"),
+    (
+        r"No such container|container \S+ is not running|no container with name",
+        "`docker ps` lists the containers that run: start it, or correct its name",
+    ),
+    (
+        r"unknown (?:shorthand )?flag|for \"[\w, -]+\" flag",
+        "this version of the program does not take that option",
+    ),
+    (r"Error response from daemon", "the daemon's own log says more (`journalctl -u docker`)"),
+)
+_COMPILED = tuple((re.compile(_SAYS + f"(?:{pattern})"), remedy) for pattern, remedy in _FAILURES)
+
+
+def failure_of_runtime(log_tail: Sequence[str]) -> Cause | None:
+    """Why the container program itself could not start the server, in its own words; ``None``: it does not say so."""
+    for line in map(str.strip, log_tail):
+        for pattern, remedy in _COMPILED:
+            if pattern.search(line):
+                return Cause(message=line[:500], remedy=remedy)
+    return None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spectune.engines.adapter import Cause, EngineAdapter
+from spectune.engines.containers import failure_of_runtime
 from spectune.errors import HostUnreachable, LeaseExpired, ServerDied, SpectuneError
 from spectune.hosts.facts import Ended, ServerStatus
 from spectune.hosts.supervised import SupervisedServer
@@ -121,7 +122,7 @@ def _cause(ended: Ended, tail: Sequence[str], adapter: EngineAdapter) -> Cause |
             f"out of host memory: the system killed {ended.num_oom_kills} of its processes",
             "lower the context length, the cache or the number of workers, or use a host with more memory",
         )
-    in_log = adapter.cause_of_death(tail)
+    in_log = failure_of_runtime(tail) or adapter.cause_of_death(tail)
     if in_log is not None:
         return in_log
     if ended.worker is not None:
