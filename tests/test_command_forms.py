@@ -199,3 +199,17 @@ class TestTheCommand:
     def test_a_long_command_is_no_name_of_a_file(self, tmp_path: Path) -> None:
         reply = self.check(tmp_path, "--", "vllm serve org/m --served-model-name " + "a" * 5000)
         assert reply.returncode == 0, reply.stderr
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "python -m sglang.launch_server --model-path m --speculative-algorithm EAGLE3",
+            "llama-server -m a.gguf --spec-type draft-eagle3",
+        ],
+    )
+    def test_what_is_missing_may_stand_in_a_word_of_the_shells(self, tmp_path: Path, command: str) -> None:
+        alone = self.check(tmp_path, "--", command)
+        assert alone.returncode == 1 and "error draft-missing" in alone.stdout
+        reply = self.check(tmp_path, "--all", "--", f"{command} $MORE")
+        assert reply.returncode == 0, reply.stdout
+        assert "draft-missing: $MORE may bring what is missing" in reply.stdout

@@ -19,6 +19,7 @@ from spectune.domain.study import Study
 from spectune.domain.workload import Workload
 from spectune.engines.registry import adapter_for
 from spectune.errors import BadInput
+from spectune.findings.catalogue import finding_kind
 from spectune.hosts.choose import LOCAL
 from spectune.hosts.facts import Gpu, memory_bytes_of
 from spectune.hosts.seen_gpus import gpus_of_container, visible_gpus
@@ -290,11 +291,24 @@ def _judged(
         for what, name in (("target", read.target), ("draft", read.draft))
         if name is not None and (reason := sources.unreadable.get(name)) is not None
     ]
-    return (
+    judgement = (
         Judgement(findings=tuple(unreadable))
         + judge_form(read, subject=subject)
         + judge_flags(situation)
         + judge(situation, (*draft_fit.RULES, *memory.rules(memory_bytes)))
+    )
+    return _without_absent(judgement, read.arguments.open_words)
+
+
+def _without_absent(judgement: Judgement, open_words: Sequence[str]) -> Judgement:
+    """What is missing may stand in words that only a shell could fill in."""
+    absent = [f for f in judgement.findings if finding_kind(f.code).absent] if open_words else []
+    if not absent:
+        return judgement
+    words = ", ".join(open_words)
+    return Judgement(
+        tuple(f for f in judgement.findings if f not in absent),
+        (*judgement.not_checked, *(f"{f.code}: {words} may bring what is missing" for f in absent)),
     )
 
 

@@ -24,9 +24,10 @@ GROUPS = {
 
 PAGES = Path(__file__).parent / "pages"
 
-_VALID = {"group": tuple(GROUPS), "severity": get_args(Severity), "slows": ("yes",)}
+_VALID = {"group": tuple(GROUPS), "severity": get_args(Severity), "slows": ("yes",), "absent": ("yes",)}
 _NEEDED = ("group", "severity", "title", "holds for")
-_KEYS = (*_NEEDED, "effect", "remedy", "slows", "source")
+_SWITCHES = ("slows", "absent")
+_KEYS = (*_NEEDED, *_SWITCHES, "effect", "remedy", "source")
 
 
 class PageError(ValueError):
@@ -52,6 +53,8 @@ class FindingKind(Record):
     """Where that was read: addresses, or ``measured``."""
     slows: bool = False
     """Speculation as it stands is then slower than none: no arm of which this is found is expected to be faster."""
+    absent: bool = False
+    """A flag that is not there is what was found: not said of a command with words that only a shell could fill in."""
 
     def found(
         self,
@@ -126,9 +129,9 @@ def read_page(code: str, text: str) -> FindingKind:
     missing = [key for key in _NEEDED if key not in given] or ["explanation"] * (not explanation)
     if missing:
         raise PageError(f"{code}.md:{end + 1}: {' and '.join(missing)} missing")
-    lists = {"sources": tuple(given.pop("source", ())), "slows": "slows" in given}
-    texts = {key.replace(" ", "_"): values[0] for key, values in given.items() if key != "slows"}
-    return FindingKind.model_validate({"code": code, "explanation": explanation, **texts, **lists})
+    others = {"sources": tuple(given.pop("source", ())), **{key: key in given for key in _SWITCHES}}
+    texts = {key.replace(" ", "_"): values[0] for key, values in given.items() if key not in _SWITCHES}
+    return FindingKind.model_validate({"code": code, "explanation": explanation, **texts, **others})
 
 
 def _problem(key: str, value: str, *, times: int) -> str | None:
