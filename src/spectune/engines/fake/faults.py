@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NoReturn
 
 _STUBBORN_CHILD = """
-import signal, time
+import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-print("child ready", flush=True)
+os.write(1, b"child ready\n")
 time.sleep(600)
 """
 _HIDDEN_CHILD = (
@@ -26,14 +26,14 @@ import os, sys
 if os.fork(): os._exit(0)
 os.setsid()
 if os.fork(): os._exit(0)
-print("child pid", os.getpid(), flush=True)
+os.write(1, b"child pid %d\n" % os.getpid())
 """
     + _STUBBORN_CHILD
 )
 _QUIET_CHILD = """
-import signal, sys, time
+import os, signal, sys, time
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
-print("child ready", flush=True)
+os.write(1, b"child ready\n")
 while True: time.sleep(60)
 """
 _JUNK = (
