@@ -17,7 +17,7 @@ _STUBBORN_CHILD = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-os.write(1, b"child ready\n")
+os.write(1, b"child ready\\n")
 time.sleep(600)
 """
 _HIDDEN_CHILD = (
@@ -26,14 +26,14 @@ import os, sys
 if os.fork(): os._exit(0)
 os.setsid()
 if os.fork(): os._exit(0)
-os.write(1, b"child pid %d\n" % os.getpid())
+os.write(1, b"child pid %d\\n" % os.getpid())
 """
     + _STUBBORN_CHILD
 )
 _QUIET_CHILD = """
 import os, signal, sys, time
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
-os.write(1, b"child ready\n")
+os.write(1, b"child ready\\n")
 while True: time.sleep(60)
 """
 _JUNK = (
