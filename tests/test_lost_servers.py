@@ -239,3 +239,27 @@ def test_a_record_with_an_odd_value_is_listed_and_forgotten(
     assert supervisor.sweep(str(folder)) == 0
     assert supervisor.forget(str(folder)) == 0
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("label", ["spectune.server=0123456789abcdef", "com.example.service=database"])
+def test_a_record_that_names_somebody_elses_container_ends_no_container(tmp_path: Path, label: str) -> None:
+    client, told = tmp_path / "docker", tmp_path / "told"
+    client.write_text(f'#!/bin/sh\necho "$1" >> {told}\n', encoding="utf-8")
+    client.chmod(0o755)
+
+    async def scenario(host: Host, servers: Path) -> None:
+        server, pids = await family(host, tmp_path)
+        folder = servers / server.server_id
+        status = supervisor.read_record(str(folder))
+        status["container"] = {"client": [str(client)], "label": label, "env": {}, "ids": ["a" * 64]}
+        os.kill(server.supervisor_pid, signal.SIGKILL)
+        while alive(server.supervisor_pid):
+            await asyncio.sleep(0.01)
+        (folder / supervisor.STATUS).write_text(json.dumps(status), encoding="utf-8")
+        (row,) = await host.servers()
+        assert await end_server(host, row) is not None
+        assert not any(alive(pid) for pid in pids)
+
+    on_a_host(tmp_path, scenario)
+    asked = set(told.read_text(encoding="utf-8").split()) if told.exists() else set()
+    assert asked <= {"ps"} and (bool(asked) is label.startswith("spectune.server="))

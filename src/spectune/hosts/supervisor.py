@@ -636,6 +636,7 @@ _CLIENT_VARIABLES = (
     *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"),
     *("CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"),
 )
+_LABEL_PREFIX = "spectune.server="
 _ASK_RUNTIME_S = 15.0
 _NOT_STARTED = (125, 126, 127)
 """Exit codes by which ``docker run`` says that nothing of the server has run."""
@@ -711,7 +712,7 @@ class Runtime:
 def runtime_of(record: dict[str, Any], env: dict[str, str] | None = None) -> Runtime | None:
     """Of a specification or a record; ``None`` for a server in no container that was made for it."""
     call = record.get("container")
-    if not isinstance(call, dict) or not call.get("label"):
+    if not isinstance(call, dict) or not str(call.get("label")).startswith(_LABEL_PREFIX):
         return None
     found = env if env is not None else call.get("env")
     variables = found if isinstance(found, dict) else {}
@@ -2003,13 +2004,12 @@ def orphans(status: dict[str, Any]) -> list[Process]:
     keeper = watcher_of(status, _KEEPER)
     known = [(pid, start) for pid, start, _ in status["known"]]
     root = None if keeper is None else keeper.pid
-    inside = container_ids(status)
-    found = members(status["marker"], known, since=status["since"], root=root, containers=inside)
+    found = members(status["marker"], known, since=status["since"], root=root)
     return [process for process in found if list(process.key) != status["supervisor"]]
 
 
 def container_ids(status: dict[str, Any]) -> list[str]:
-    """The containers that a record names."""
+    """The containers that a record names: to be named if they are gone, and never to be stopped for that."""
     call = status.get("container")
     names = call.get("ids") if isinstance(call, dict) else None
     return [name for name in names or () if isinstance(name, str) and re.fullmatch(r"[0-9a-f]{12,64}", name)]
@@ -2066,10 +2066,12 @@ def sweep(folder: str) -> int:
     runtime = runtime_of(status)
     known = set(container_ids(status))
     if runtime is not None:
+        labelled: list[str] = []
         with contextlib.suppress(OSError):
-            known |= set(runtime.ids())
-        for pause_s in runtime.stop(sorted(known), grace_s=_TERM_ALL_S) if known else ():
+            labelled = runtime.ids()
+        for pause_s in runtime.stop(labelled, grace_s=_TERM_ALL_S) if labelled else ():
             time.sleep(pause_s)
+        known.update(labelled)
     for pause_s in end_all(lambda: orphans(status), killed, term_s=_TERM_ALL_S):
         time.sleep(pause_s)
     remaining = orphans(status)
