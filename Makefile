@@ -21,7 +21,7 @@ STORES_BIN := $(STORES_VENV)/bin
 STORES_STAMP := $(STORES_VENV)/.installed
 
 .PHONY: help install demo test check format docs engines test-engines test-browser test-stores install-drafter drafter-demo \
-	test-drafter install-ray test-ray clean
+	test-drafter install-ray test-ray test-docker clean
 
 help:
 	@echo "make demo          install, then measure speculative decoding on a real llama.cpp server (7 to 9 minutes)"
@@ -30,6 +30,7 @@ help:
 	@echo "make test-drafter  install torch, then the tests of the drafter"
 	@echo "make test-browser  the tests of report and live page in a real browser (chromium, if there is one)"
 	@echo "make test-stores   install an S3-compatible server and MLflow's, and the tests that need them"
+	@echo "make test-docker   bring a Docker engine (Debian, root), and the tests of servers in containers"
 	@echo "make test-ray      install Ray, then the tests on clusters of several nodes"
 	@echo "make check         lint, format check, types"
 	@echo "make docs          the documentation site, into site/"
@@ -51,7 +52,7 @@ demo: install
 
 test: install
 	@echo "== tests (the embedded model is fetched once, 93 MB)"
-	$(BIN)/python -m pytest -m "not engine and not drafter and not browser and not stores and not ray" -n 4 --dist worksteal
+	$(BIN)/python -m pytest -m "not engine and not drafter and not browser and not stores and not ray and not docker" -n 4 --dist worksteal
 
 test-browser: install
 	@echo "== tests of the report and the live page in a real browser"
@@ -100,6 +101,15 @@ test-ray: install-ray
 	@echo "== tests on Ray clusters of several nodes"
 	$(RAY_BIN)/python -m pytest -m "ray and not engine"
 
+DOCKER_FOLDER := $(CURDIR)/.docker-engine
+
+test-docker: install
+	@echo "== a Docker engine of our own, in $(DOCKER_FOLDER)"
+	@if tools/docker_engine.sh $(DOCKER_FOLDER) start; then \
+	  . $(DOCKER_FOLDER)/env; $(BIN)/python -m pytest -m docker; code=$$?; \
+	  tools/docker_engine.sh $(DOCKER_FOLDER) stop; exit $$code; \
+	elif [ $$? = 3 ]; then echo "== the tests with it are left out"; else exit 1; fi
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -136,4 +146,4 @@ test-engines: install install-drafter install-ray
 	$(RAY_BIN)/python -m pytest -m "engine and ray"
 
 clean:
-	rm -rf $(VENV) $(DRAFTER_VENV) $(STORES_VENV) $(RAY_VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(DOCKER_FOLDER) $(VENV) $(DRAFTER_VENV) $(STORES_VENV) $(RAY_VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache
