@@ -163,11 +163,11 @@ def test_what_can_be_watched_is_not_refused(given):
     assert why_not_ours(["docker", *given.split()]) is None
 
 
-# Said by Docker 20.10 and 28.2 here, the last four by the projects' public issues.
+# Said by Docker 20.10 and 28.2 here, the last four are the runtimes' words for what could not be brought about here.
 RUNTIME_SAYS = {
     "docker: Cannot connect to the Docker daemon at unix:///nonexistent. Is the docker daemon running?.": "DOCKER_HOST",
-    'docker: Error response from daemon: Get "https://registry-1.docker.io/v2/": dial tcp: lookup '
-    "registry-1.docker.io on 10.0.0.1:53: no such host.": "fetched",
+    'docker: Error response from daemon: Get "https://registry.example/v2/": dial tcp: lookup '
+    "registry.example on 10.0.0.1:53: no such host.": "fetched",
     'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].': "nvidia-ctk",
     "docker: nvidia.com/gpu=all is not an absolute path.": "nvidia-ctk",
     "docker: Error response from daemon: Unknown runtime specified nvidia.": "nvidia-ctk",

@@ -568,6 +568,15 @@ def test_b10_an_early_vllm_reads_past_the_drafts_rotary_table(tmp_path: Path) ->
     assert the(now, "draft-context-shorter").severity == "note"
 
 
+@pytest.mark.parametrize(("tokens", "is_far"), [(5, False), (7, False), (13, True)])
+def test_p07_a_chain_far_beyond_the_trained_layers_is_said_before(
+    tmp_path: Path, tokens: int, is_far: bool
+) -> None:
+    target = _mtp_target(tmp_path, None, ("mtp.fc.weight",))
+    found = alarms(judged("vllm", "mtp", target, None, num_draft_tokens=tokens))
+    assert any("draft-beyond-trained-depth" in alarm for alarm in found) is is_far
+
+
 def test_b17_one_prediction_layer_may_draft_more_than_one_token(tmp_path: Path) -> None:
     target = _mtp_target(tmp_path, None, ("mtp.fc.weight",))
     assert (

@@ -17,11 +17,10 @@ MTP_MISSING = finding_kind("mtp-layers-missing")
 MTP_DEPTH = finding_kind("mtp-depth-is-not-draft-count")
 UNFUSED_EXCLUDE = finding_kind("mtp-exclude-list-unfused")
 PREFIX_EXCLUDE = finding_kind("mtp-exclude-list-prefix")
-_PARTS = re.compile(r"\.(q_proj|k_proj|v_proj|gate_proj|up_proj)$")
-_MTP = re.compile(r"(^|\.)mtp(\.|$)|nextn|\.eh_proj|\.enorm|\.hnorm")
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+TRAINED_DEPTH = finding_kind("draft-beyond-trained-depth")
 
-
+_FAR_BEYOND = 8
+"""Drafted tokens for each layer; vendors draft three with one."""
 _PARTS = re.compile(r"\.(q_proj|k_proj|v_proj|gate_proj|up_proj)$")
 _MTP = re.compile(r"(^|\.)mtp(\.|$)|nextn|\.eh_proj|\.enorm|\.hnorm")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
@@ -59,7 +58,21 @@ def prediction_layers_exist(situation: Situation) -> Judgement:
 
 
 def _depth(situation: Situation, layers: int) -> Judgement:
-    if layers == 1 and situation.knobs.num_draft_tokens == 1:
+    tokens = situation.knobs.num_draft_tokens
+    if tokens is not None and tokens >= _FAR_BEYOND * layers:
+        message = (
+            f"{tokens} drafted tokens from {layers} prediction layer{'s' * (layers > 1)}: each is trained for one "
+            "token, and what it drafts after its own drafts is kept less and less"
+        )
+        return found(
+            TRAINED_DEPTH.found(
+                situation.subject,
+                message,
+                severity="warning",
+                remedy="measure 2, 3 and 5 drafted tokens as well",
+            )
+        )
+    if layers == 1 and tokens == 1:
         message = (
             "one prediction layer drafts one token here; it can be run more often, and vendors draft three"
         )

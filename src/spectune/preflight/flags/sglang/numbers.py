@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spectune.domain.findings import Finding
+from spectune.preflight.draft.prediction import TRAINED_DEPTH
 from spectune.preflight.flags.every_engine import (
     FLAGS_WITHOUT_METHOD,
     Flags,
@@ -290,7 +291,7 @@ def steps_within_reach(situation: Situation) -> Judgement:
     if spec is None or spec.steps is None or spec.algorithm not in ("EAGLE", "EAGLE3") or spec.steps < 8:
         return Judgement()
     return found(
-        kinds.TRAINED_DEPTH.found(
+        TRAINED_DEPTH.found(
             situation.subject,
             f"{spec.steps} steps; EAGLE heads are trained for about 7, and a public grid collapses at 8",
             evidence=flag_evidence(situation, STEPS),
