@@ -1,7 +1,7 @@
 """Regret and launches of each strategy on simulated surfaces.
 
     search_regret.py --curves FILE.csv --seeds 200 [--space chain|tree|both] [--launches N] [--per prompt|launch]
-    search_regret.py --drawn 2000 --seeds 1 [...]
+    search_regret.py --drawn 2000 --seeds 1 [...] [--tail 0.05]
 
 Regret is 1 - true speed of the arm recommended / true speed of the best arm,
 plain decoding among them. Every seed draws its noise between 2 and 10 %.
@@ -11,7 +11,8 @@ and cost are drawn, on which constants were chosen; those of the published
 curves are the test. ``predict to its end`` has no limit of launches. ``oracle``
 launches the truly fastest arms and recommends by what it measured: what noise
 alone leaves of so many launches. ``--first-share``: the length of ``predict``'s
-first probe, of the longest. ``full grid + model`` recommends by the model after
+first probe, of the longest. ``--tail``: lists the runs that lose more than this
+share, and what they launched. ``full grid + model`` recommends by the model after
 the full sweep. TPE needs optuna, which only this benchmark uses; without it the
 row is left out.
 """
@@ -25,6 +26,7 @@ import random
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -58,7 +60,19 @@ class Noise:
 @dataclass(frozen=True)
 class Result:
     regret: float
-    launches: int
+    launched: tuple[str, ...]
+    """Names of arms, in order."""
+    not_launched: float
+    """Regret of the truly fastest arm that was launched: what choosing better among those could not mend."""
+
+    @classmethod
+    def of(cls, surface: Surface, best: Arm | None, seen: Sequence[Observation]) -> Result:
+        left = min((surface.regret(o.arm) for o in seen), default=1.0)
+        return cls(surface.regret(best), tuple(o.arm.name for o in seen), left)
+
+    @property
+    def launches(self) -> int:
+        return len(self.launched)
 
 
 Search = Callable[[Surface, int, int, Noise], Result]
@@ -70,7 +84,7 @@ def run_strategy(strategy: Strategy, surface: Surface, seed: int, noise: Noise) 
     while True:
         answer = strategy.ask(History(tuple(seen)))
         if not isinstance(answer, Ask):
-            return Result(surface.regret(answer.best), len(seen))
+            return Result.of(surface, answer.best, seen)
         seen.append(surface.measure(answer.arm, launch=len(seen), seed=seed, noise=noise.sd, per=noise.per))
 
 
@@ -113,7 +127,7 @@ def full_grid_model(surface: Surface, seed: int, budget: int, noise: Noise) -> R
         seen.append(surface.measure(answer.arm, launch=len(seen), seed=seed, noise=noise.sd, per=noise.per))
     launch_sd = noise.sd if noise.per == "launch" else 0.001
     best = Predict(legal_arms(surface), launch_log_sd=launch_sd).best(History(tuple(seen)))
-    return Result(surface.regret(best), len(seen))
+    return Result.of(surface, best, seen)
 
 
 def grid(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
@@ -134,7 +148,7 @@ def _best_of(surface: Surface, arms: Sequence[Arm], seed: int, noise: Noise) -> 
         for i, arm in enumerate((surface.arms[0], *arms))
     ]
     best = max(found, key=lambda o: o.tok_per_s)
-    return Result(surface.regret(best.arm), len(found))
+    return Result.of(surface, best.arm, found)
 
 
 def oracle(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
@@ -176,7 +190,7 @@ def tpe(surface: Surface, seed: int, budget: int, noise: Noise) -> Result:
             values[arm.arm_id] = observed.tok_per_s
         study.tell(trial, values[arm.arm_id])
     best = max(seen, key=lambda o: o.tok_per_s)
-    return Result(surface.regret(best.arm), len(seen))
+    return Result.of(surface, best.arm, seen)
 
 
 def _suggest(trial: Any, name: str, side: list[Any]) -> Any:
@@ -217,6 +231,7 @@ def summary(results: Sequence[tuple[str, Result]]) -> dict[str, Any]:
         "p99_regret": regrets[min(len(regrets) - 1, math.ceil(0.99 * len(regrets)) - 1)],
         "worst_regret": regrets[-1],
         "share_above_5_percent": sum(r > 0.05 for r in regrets) / len(regrets),
+        "mean_not_launched": statistics.fmean(r.not_launched for _, r in results),
         "worst_surface_mean_regret": means[worst[0]],
         "worst_surfaces": {name: means[name] for name in worst[:3]},
         "surfaces_above_5_percent": sum(mean > 0.05 for mean in means.values()),
@@ -224,6 +239,30 @@ def summary(results: Sequence[tuple[str, Result]]) -> dict[str, Any]:
         "max_launches": max(launches),
         "runs": len(results),
     }
+
+
+def tail(
+    surfaces: Sequence[Surface], found: Sequence[Sequence[Result]], *, above: float
+) -> list[dict[str, Any]]:
+    """Surfaces with a run that lost more than ``above``, the most such runs first, and what these launched."""
+    rows = []
+    for surface, of_surface in zip(surfaces, found, strict=True):
+        bad = [r for r in of_surface if r.regret > above]
+        if not bad:
+            continue
+        ways = Counter(r.launched for r in bad).most_common(1)
+        rows.append(
+            {
+                "surface": surface.name,
+                "runs_above": len(bad),
+                "runs": len(of_surface),
+                "worst_regret": max(r.regret for r in bad),
+                "none_launched_within": sum(r.not_launched > above for r in bad),
+                "launched_most_often": ways[0][0],
+                "best": max(surface.arms, key=lambda arm: surface.speed[id_of(arm)]).name,
+            }
+        )
+    return sorted(rows, key=lambda row: -row["runs_above"])
 
 
 def _run_surface(
@@ -245,6 +284,7 @@ def run_space(
     noise: Noise,
     names: Sequence[str],
     jobs: int = 1,
+    tail_above: float | None = None,
 ) -> dict[str, Any]:
     table: dict[str, Any] = {}
     with ProcessPoolExecutor(jobs) as pool:
@@ -258,6 +298,8 @@ def run_space(
             ]
             seconds = math.fsum(seconds for _, seconds in found)
             table[name] = {**summary(results), "cpu_s_per_run": seconds / len(results)}
+            if tail_above is not None:
+                table[name]["tail"] = tail(surfaces, [of for of, _ in found], above=tail_above)
     return {
         "surfaces": len(surfaces),
         "legal_arms": len(surfaces[0].arms),
@@ -283,6 +325,13 @@ def _print(space: str, found: dict[str, Any]) -> None:
             f"| {row['share_above_5_percent']:.1%} | {row['worst_regret']:.1%} "
             f"| {row['worst_surface_mean_regret']:.2%} | {row['mean_launches']:.1f} ({row['max_launches']}) |"
         )
+    for name, row in found["strategies"].items():
+        for bad in row.get("tail", ()):
+            print(
+                f"{name} on {bad['surface']}: {bad['runs_above']} of {bad['runs']} runs, worst {bad['worst_regret']:.1%}, "
+                f"{bad['none_launched_within']} launched nothing near; best {bad['best']}, "
+                f"launched {', '.join(bad['launched_most_often'])}"
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -297,6 +346,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--first-share", type=float, help="predict's first probe, of the longest chain")
     parser.add_argument("--per", choices=("prompt", "launch"), default="prompt")
     parser.add_argument("--strategies", default=None, help="comma list; default: all that can run")
+    parser.add_argument("--tail", type=float, help="list the runs that lose more than this share")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
@@ -321,6 +371,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             noise=Noise(0.0, args.per, args.first_share),
             names=names,
             jobs=args.jobs,
+            tail_above=args.tail,
         )
         document["spaces"][space] = found
         if not args.json:
