@@ -328,9 +328,9 @@ def _print(space: str, found: dict[str, Any]) -> None:
     for name, row in found["strategies"].items():
         for bad in row.get("tail", ()):
             print(
-                f"{name} on {bad['surface']}: {bad['runs_above']} of {bad['runs']} runs, worst {bad['worst_regret']:.1%}, "
-                f"{bad['none_launched_within']} launched nothing near; best {bad['best']}, "
-                f"launched {', '.join(bad['launched_most_often'])}"
+                f"{name} on {bad['surface']}: {bad['runs_above']} of {bad['runs']} runs, "
+                f"worst {bad['worst_regret']:.1%}, {bad['none_launched_within']} launched nothing near; "
+                f"best {bad['best']}, launched {', '.join(bad['launched_most_often'])}"
             )
 
 
