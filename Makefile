@@ -24,7 +24,7 @@ STORES_STAMP := $(STORES_VENV)/.installed
 	test-drafter install-ray test-ray test-docker clean
 
 help:
-	@echo "make demo          install, then measure speculative decoding on a real llama.cpp server (7 to 9 minutes)"
+	@echo "make demo          install, then measure speculative decoding on a real llama.cpp server (5 to 10 minutes)"
 	@echo "make test          install, then run the tests, the real llama.cpp server included"
 	@echo "make drafter-demo  install torch, then data, training, export, serving and forecast (under 45 minutes)"
 	@echo "make test-drafter  install torch, then the tests of the drafter"
