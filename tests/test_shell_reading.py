@@ -9,7 +9,7 @@ import time
 import pytest
 
 from spectune.errors import BadInput
-from spectune.preflight.command.shell import UNRESOLVED
+from spectune.preflight.command.shell_words import UNRESOLVED
 from spectune.preflight.command.text import read_text
 
 SCRIPTS = {

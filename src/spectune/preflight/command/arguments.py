@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spectune.preflight.command.shell import UNRESOLVED
+from spectune.preflight.command.shell_words import UNRESOLVED
 from spectune.preflight.command.text import known, shown
 from spectune.preflight.flags.table import FlagInfo, FlagTable
 

@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from spectune.domain.yaml_values import NotYaml, guarded
-from spectune.preflight.command.shell import UNRESOLVED, SimpleCommand
+from spectune.preflight.command.shell import SimpleCommand
+from spectune.preflight.command.shell_words import UNRESOLVED
 from spectune.preflight.command.text import MAX_CHARS, read_text
 
 KUBERNETES = "kubernetes"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from spectune.errors import BadInput
-from spectune.preflight.command.shell import UNRESOLVED, SimpleCommand, shell_commands
+from spectune.preflight.command.shell import SimpleCommand, shell_commands
+from spectune.preflight.command.shell_words import UNRESOLVED
 
 MAX_CHARS = 200_000
 """More than any command; the limit keeps a wrongly piped file from being read for minutes."""
