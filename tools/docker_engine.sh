@@ -22,6 +22,12 @@ answers() {
 
 if [ "$2" = stop ]; then
   if [ -s "$pidfile" ]; then kill "$(cat "$pidfile")" 2>/dev/null || true; fi
+  tries=0
+  while [ -e "$pidfile" ] && [ "$tries" -lt 30 ]; do  # the daemon removes it at its end
+    tries=$((tries + 1))
+    sleep 1
+  done
+  for mount in "$folder"/exec/netns/*; do umount "$mount" 2>/dev/null || true; done  # it leaves one, which holds FOLDER
   exit 0
 fi
 
